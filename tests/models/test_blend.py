@@ -58,7 +58,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
             10 * by_item,
             torch.log(by_item.clamp(min=0) + 1e-2),
             10 * by_order,
-            torch.log(by_order + 1e-3),
+            torch.log(by_order + 1e-2),
             *(torch.log(part.popularity + 1).expand(3, -1) for part in model.popular),
         ]
         ranges = [0, 4, 2]

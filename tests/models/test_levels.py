@@ -131,7 +131,9 @@ def test_popularity_is_multiplied_and_the_blend_adds_in_proportion_to_its_weight
     blend = BlendScorer(N_USERS, N_ITEMS)
     context = Context(n_events=torch.tensor([0, 30]), task="next")
     shifts = blend.tilted(torch.zeros(2, N_ITEMS), tilt, context)
-    weights = blend.weights[1][[0, -1], -5:].sum(dim=1)  # of the popularity parts, of newcomers and long histories
+    weights = blend.weights[1][[0, -1], -len(blend.popular) :].sum(
+        dim=1
+    )  # of the popularity parts, of newcomers and long histories
     torch.testing.assert_close(shifts, weights[:, None] * tilt)
 
 

@@ -47,8 +47,7 @@ def plain_transitions(
                 counts[earlier, item] += weights[user] * np.exp(-d / decay)
     counts *= np.outer(kept, kept)
     totals = counts.sum(axis=1, keepdims=True)
-    prior = smoothing * totals[totals > 0].mean() if totals.any() else 1.0
-    chances, scores = counts / (totals + prior), np.zeros((N_USERS, N_ITEMS))
+    chances, scores = counts / (totals + smoothing), np.zeros((N_USERS, N_ITEMS))
     for user, items in enumerate(sequences):
         for d, item in enumerate(items[::-1][:length]):
             scores[user] += np.exp(-d / decay) * chances[item]

@@ -38,7 +38,7 @@ _TOLERANCE = 1e-6  # of the likelihood; relevant differences between parts are h
 _MIN_REQUESTS = 30
 _SCORES_AT_ONCE = 1 << 20
 _PAIR_SCALE = 10.0  # brings scores of item–item and transitions, mostly below 1, to the range of the other parts
-_MIN_ITEM_ITEM, _MIN_TRANSITION = 1e-2, 1e-3  # smaller scores have the same logarithm
+_MIN_PAIR = 1e-2
 
 
 class BlendScorer(Scorer):
@@ -93,8 +93,8 @@ class BlendScorer(Scorer):
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         parts = [
             self.sequence(users, items, self._latest(context)),
-            *_with_logarithm(self.item_item(users, items, context), _MIN_ITEM_ITEM),
-            *_with_logarithm(self.transitions(users, items, context), _MIN_TRANSITION),
+            *_with_logarithm(self.item_item(users, items, context)),
+            *_with_logarithm(self.transitions(users, items, context)),
             *(popular[items] for popular in self._log_popularity()),
         ]
         return self._blended(self._weights_of(context), parts)
@@ -117,8 +117,8 @@ class BlendScorer(Scorer):
         popular = self._log_popularity()
         return lambda start, stop: [
             sequence(start, stop),
-            *_with_logarithm(item_item(start, stop), _MIN_ITEM_ITEM),
-            *_with_logarithm(transitions(start, stop), _MIN_TRANSITION),
+            *_with_logarithm(item_item(start, stop)),
+            *_with_logarithm(transitions(start, stop)),
             *(part[start:stop].expand(len(users), -1) for part in popular),
         ]
 
@@ -297,8 +297,8 @@ def _prior(task: Task, length: int) -> tuple[float, ...]:
     return _PRIOR[task] if length else _PRIOR_OF_NEWCOMERS
 
 
-def _with_logarithm(scores: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    return scores * _PAIR_SCALE, scores.clamp(min=0).add(least).log()
+def _with_logarithm(scores: Tensor) -> tuple[Tensor, Tensor]:
+    return scores * _PAIR_SCALE, scores.clamp(min=0).add(_MIN_PAIR).log()
 
 
 def _length_range(n_events: Tensor) -> Tensor:

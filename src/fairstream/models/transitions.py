@@ -30,7 +30,7 @@ class TransitionsScorer(ItemPairScorer):
         *,
         decay: float = 0.5,
         length: int = 5,
-        smoothing: float = 0.1,
+        smoothing: float = 5.0,
         max_items: int = 10_000,
     ) -> None:
         super().__init__(n_items, max_items)
@@ -52,9 +52,7 @@ class TransitionsScorer(ItemPairScorer):
 
     def _solve(self) -> Tensor:
         totals = self.counts.sum(dim=1, keepdim=True)
-        has_events = totals > 0
-        prior = self._smoothing * totals[has_events].mean() if bool(has_events.any()) else totals.new_ones(())
-        return (self.counts / (totals + prior)).float()
+        return self.counts.float().div_((totals + self._smoothing).float())  # a float64 copy would double the peak
 
     def _importance(self, history: Tensor) -> Tensor:
         latest_last = torch.from_numpy(self._decays[: history.shape[1]][::-1].copy()).to(self.weight)
@@ -80,9 +78,8 @@ def _add_transitions(
 class Transitions(ModelConfig):
     """Which items follow which, in closed form: s_ui = Σ_d a_d P_ji over the user's latest items j, d = 0 the last.
 
-    P_ji = N_ji / (Σ_k N_jk + smoothing · n̄), where n̄ is the mean of the sums. N_ji adds, for each event of item i,
-    a_d = exp(−d / decay) for the item j that the same user had d events before the previous one, up to `length` items
-    back: a Markov chain whose memory fades.
+    P_ji = N_ji / (Σ_k N_jk + smoothing). N_ji adds, for each event of item i, a_d = exp(−d / decay) for the item j that
+    the same user had d events before the previous one, up to `length` items back: a Markov chain whose memory fades.
 
     There is no user table: the model serves every user from the first event on. An update adds the new events to N, in
     float64. The result equals a computation from scratch, and forgetting a user leaves no trace.
@@ -98,7 +95,7 @@ class Transitions(ModelConfig):
     length
         How many of the latest items count.
     smoothing
-        Pseudo-events of each item, as a multiple of their mean number; more of it trusts rare items less.
+        How many events without a follower are added to each item's; more of them trust rare items less.
     max_items
         The largest catalogue that N and P cover.
 
@@ -114,7 +111,7 @@ class Transitions(ModelConfig):
     >>> model.learn(history, range(5))
     >>> context = Context(history=torch.tensor([[-1, 0], [-1, 1]]))  # item 1 has followed item 0, and nothing item 1
     >>> model.score_range(torch.tensor([7, 8]), 0, 3, context)
-    tensor([[0.0000, 0.9091, 0.0000],
+    tensor([[0.0000, 0.2857, 0.0000],
             [0.0000, 0.0000, 0.0000]])
 
     """
@@ -122,5 +119,5 @@ class Transitions(ModelConfig):
     scorer = TransitionsScorer
     decay: float = Field(0.5, gt=0)
     length: int = Field(5, ge=1)
-    smoothing: float = Field(0.1, ge=0)
+    smoothing: float = Field(5.0, gt=0)
     max_items: int = Field(10_000, ge=1)

@@ -924,7 +924,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If the model's scores are not inner products (item-item, popularity, ncf, blend).
+            If the model's scores are not inner products (item-item, transitions, popularity, ncf, blend).
         CheckpointError
             If the folder is not empty, or cannot be written.
 
