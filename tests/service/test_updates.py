@@ -254,7 +254,7 @@ def test_a_model_of_an_older_format_is_one_sentence_that_says_what_to_do(learned
     done = updates.run(learned)
     assert done.state == "failed"
     assert done.reason.startswith(f"model {current} in service cannot be updated: ")
-    assert "has checkpoint format 3, this version reads 5; go back to an earlier model" in done.reason
+    assert "has checkpoint format 3, this version reads 6; go back to an earlier model" in done.reason
     assert done.reason.endswith("make a new workspace with `fairstream init` and ingest the events there")
 
 

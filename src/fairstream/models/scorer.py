@@ -312,7 +312,7 @@ class WindowScorer(Scorer, ItemHead):
         widths = torch.tensor([*(w for w in WIDTHS if self.ignores_padding and w < length), length])
         kinds = torch.bucketize((history >= 0).sum(dim=1), widths.to(history.device))
         rows, states = [], []
-        for kind in kinds.unique().tolist():  # short histories are computed without their padding
+        for kind in torch.unique(kinds).tolist():  # short histories are computed without their padding
             width = int(widths[kind])
             for part in (kinds == kind).nonzero().squeeze(1).split(max(1, _PAIRS_AT_ONCE // width**2)):
                 of_part = None if times is None else times[part, -width - 1 :]

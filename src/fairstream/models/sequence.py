@@ -218,8 +218,8 @@ class SASRec(ModelConfig):
     a catalogue of up to 5,000 (100,000 on a GPU), and a sample of 1,024 of a larger one.
 
     The defaults below suit a CPU. On a GPU, unless one of them is given: embedding_dim=128, heads=4, dropout=0.3; and
-    training from scratch takes up to 60 epochs instead of 12, in batches of 2,048 events instead of 512. On a log of
-    more than 500,000 events it takes fewer epochs (`Training.pretrain_visits`).
+    training from scratch takes up to 60 epochs instead of 12, in batches of 2,048 events instead of 512. A log of fewer
+    or more than 500,000 events gets fewer epochs (`Training.pretrain_visits`).
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from fairstream.registry import CUSTOM
 from fairstream.threads import Threads
 
 EngineName = Literal["auto", "reference", "fused"]
-_MIN_EPOCHS = 3
+_MIN_EPOCHS, _FEW_EPOCHS, _EVENTS_PER_EPOCH = 3, 12, 8_000
 ScheduleName = Literal["constant", "cosine"]
 
 
@@ -32,8 +32,9 @@ class Training(Configuration):
     pretrain_epochs
         Epochs of training from scratch: of `fit`, and of every retraining.
     pretrain_visits
-        Events that training from scratch visits at most, all epochs together; on a larger log it takes fewer epochs,
-        but at least 3. None: no limit. An explicit `pretrain_epochs` has no limit by default.
+        Events that training from scratch visits at most, all epochs together: on a larger log it takes fewer epochs,
+        but at least 3. A small log, soon learned by heart, gets more than 12 only if it has 8,000 events for each.
+        None: no limit. An explicit `pretrain_epochs` has no limit by default.
     batch_size
         Interactions per batch; windows of users' sequences for sequence models.
     learning_rate, l2, schedule
@@ -62,7 +63,7 @@ class Training(Configuration):
     """Epochs of pre-training, and of every retraining from scratch."""
     pretrain_visits: int | None = Field(None, ge=1)
     """Events that training from scratch visits at most, all epochs together: a larger log gets fewer epochs, at \
-least 3; by default no limit where pretrain_epochs is given."""
+least 3, and a small one more than 12 only for 8,000 events each; by default no limit where pretrain_epochs is given."""
     batch_size: int = Field(256, ge=1)
     """Interactions per batch."""
     learning_rate: float = Field(1e-3, gt=0)
@@ -99,12 +100,14 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
     def epochs_on(self, n_events: int) -> int:
         """Return the epochs of training from scratch on a log of this size.
 
-        >>> Training(pretrain_epochs=15, pretrain_visits=7_500_000).epochs_on(1_000_000)
-        7
+        >>> training = Training(pretrain_epochs=60, pretrain_visits=30_000_000)
+        >>> [training.epochs_on(n) for n in (50_000, 200_000, 500_000, 10_000_000)]
+        [12, 25, 60, 3]
         """
         if self.pretrain_visits is None:
             return self.pretrain_epochs
-        return min(self.pretrain_epochs, max(_MIN_EPOCHS, self.pretrain_visits // max(1, n_events)))
+        least, most = max(_FEW_EPOCHS, n_events // _EVENTS_PER_EPOCH), self.pretrain_visits // max(1, n_events)
+        return min(self.pretrain_epochs, least, max(_MIN_EPOCHS, most))
 
     def over(self, defaults: Mapping[str, Any]) -> Self:
         return type(self)(**{**defaults_for(defaults, self.model_fields_set, self.loss), **self.given})
