@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 from fairstream.errors import ConfigurationError
 
@@ -62,7 +62,11 @@ class Configuration(BaseModel):
         if kind == "value_error":  # from our own validators, which word it themselves
             return str(detail["ctx"]["error"])
         field = cls.model_fields.get(name)
-        default = "" if field is None or field.is_required() else f" (the default is {field.default!r})"
+        default = (
+            ""
+            if field is None or field.default in (None, PydanticUndefined)
+            else f" (the default is {field.default!r})"
+        )
         wording = _WORDING.get(kind) or _WORDING.get(kind.partition("_")[0])
         if wording is None:
             return f"{name}: {detail['msg']}, got {value!r}{default}"

@@ -133,7 +133,7 @@ list for a user's simultaneous events; next, one list for it."""
         if not (isinstance(name, str) and name != CUSTOM and name in MODELS):
             return given
         default = cls.model_fields["device"].default if "device" in cls.model_fields else "cpu"
-        device = _kind_of(given.get("device", default))
+        device = kind_of(given.get("device", default))
         return _with_defaults(resolve_model(name, given.get("model_settings")), given, device)
 
     @field_validator("model", "method", "strategy", "surrogate", "fairness")
@@ -249,10 +249,10 @@ def _with_defaults(model: Model, given: Mapping[str, Any], device: str) -> dict[
     defaults = model.defaults_on(device)
     updates = {name: defaults[name] for name in ("update_epochs", "update_learning_rate") if name in defaults}
     own = {**defaults_for(defaults, given, given.get("loss")), **updates}
-    return {**own, **given, "model_settings": dict(model.sized(device).settings)}
+    return {**own, **given, "model_settings": dict(model.settings)}
 
 
-def _kind_of(device: Any) -> str:
+def kind_of(device: Any) -> str:
     """The kind of a device that an option names: "cpu" or "cuda"."""
     return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
 
@@ -308,7 +308,7 @@ class Parts:
                 if part.registered_name is not None:
                     options |= {"model": part.registered_name, "model_settings": dict(part.given)}
                     continue
-                options = _with_defaults(part, options, _kind_of(options.get("device", "auto")))
+                options = _with_defaults(part, options, kind_of(options.get("device", "auto")))
             objects[name], options[name] = part, CUSTOM
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)

@@ -89,9 +89,9 @@ class Recipe:
 
         `fairness_weight` and `n_fairness_negatives` are λ and μ; by default the attributes `weight` and `n_negatives`
         of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` apply if the strategy has
-        none; by default the model's own. `device`, "cpu" or "cuda", decides the model's own settings.
+        none; by default the model's own. `device`, "cpu" or "cuda", decides the model's own settings of training.
         """
-        model = resolve_model(model).sized(device)
+        model = resolve_model(model)
         own = model.defaults_on(device)
         settings = _resolve_training(training).over(own)
         target = target_named(target)

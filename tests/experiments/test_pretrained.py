@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -66,6 +68,17 @@ def test_a_run_from_a_saved_beginning_is_the_run_that_did_it_itself(
     assert content == own_content
     assert learned.keys() == own_learned.keys()
     assert all(torch.equal(learned[name], own_learned[name]) for name in learned)
+
+
+def test_a_run_begins_with_a_model_that_reads_times(source: Source) -> None:
+    log = source.read()
+    log = replace(log, times=(1_600_000_000 + 86_400 * log.times).astype(np.int64))
+    options = {"model": "sasrec", "pretrain_epochs": 1, "model_settings": {"embedding_dim": 8}}
+    first, second = (Run(log, small("Finetune", **options)) for _ in range(2))
+    first.begin()
+    assert first.state.model.reads_times
+    second.begin_from(first.learned(), first.pretrained.update)
+    assert outcome(second)[0] == outcome(first)[0]
 
 
 def test_several_runs_can_begin_with_one(source: Source, saved: Path) -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import fairstream as fs
 from fairstream.data import History
 from fairstream.methods import MethodConfig
-from fairstream.models import GRU4RecScorer, SASRecScorer
+from fairstream.models import Context, GRU4RecScorer, SASRec, SASRecScorer
 from fairstream.objectives import AmongAll
 from fairstream.recommender import jobs
 from fairstream.sampling import NegativeSampler, SharedNegatives
@@ -193,3 +193,49 @@ def test_a_likelihood_gap_pulls_the_groups_together() -> None:
         gaps.append(float(likelihood[~is_back].mean() - likelihood[is_back].mean()))
     assert gaps[0] > 0.2
     assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_the_size_follows_the_log_and_the_device_where_no_size_is_given() -> None:
+    def shape(model: SASRec, device: str, n_events: int) -> tuple[Any, ...]:
+        sized = model.sized(device, n_events)
+        assert sized.sized("cuda", 10**9) == sized
+        return sized.embedding_dim, sized.length, sized.blocks, sized.heads, sized.dropout
+
+    assert shape(SASRec(), "cpu", 199_999) == shape(SASRec(), "cuda", 199_999) == (64, 50, 2, 2, 0.2)
+    assert shape(SASRec(), "cpu", 200_000) == (64, 100, 4, 2, 0.2)
+    assert shape(SASRec(), "cuda", 200_000) == (128, 100, 4, 4, 0.3)
+    assert shape(SASRec(embedding_dim=50, blocks=8), "cuda", 10**6) == (50, 100, 8, 2, 0.2)
+    assert fs.models.Blend(sequence=SASRec(length=7)).sized("cuda", 10**6).sequence.length == 7
+
+
+@pytest.mark.parametrize("kind", [GRU4RecScorer, SASRecScorer])
+def test_lists_of_a_period_have_a_head_of_their_own_whose_loss_does_not_reach_the_model(kind: type) -> None:
+    torch.manual_seed(0)
+    model = kind(0, 9, embedding_dim=8, length=5).eval()
+    users, history = torch.arange(2), torch.tensor([[-1, 3, 1, 4, 1], [-1, -1, -1, -1, 5]])
+    items = torch.arange(9).expand(2, -1)
+    event, period = (model(users, items, Context(history, task=task)) for task in ("event", "next"))
+    assert not torch.allclose(event, period)
+    period.sum().backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert trained
+    assert all(name.startswith("period_head.") for name in trained)
+
+
+def test_the_period_head_learns_what_comes_later_and_the_model_what_comes_next() -> None:
+    # Everybody has item 0, then one of 1 … 4, then 5 … 8 in any order: after 0 comes one of 1 … 4, later mostly 5 … 8.
+    rng = np.random.default_rng(0)
+    rows = [
+        (user, item, 10 * user + at)
+        for user in range(150)
+        for at, item in enumerate([0, rng.integers(1, 5), *rng.permutation([5, 6, 7, 8])])
+    ]
+    log = pa.table(dict(zip(("user", "item", "time"), map(list, zip(*rows, strict=True)), strict=True)))
+    training = fs.Training(pretrain_epochs=25, batch_size=64, threads=1)
+    model = SASRec(embedding_dim=8, dropout=0.0)
+    rec = fs.FairRecommender(model, target=None, training=training, device="cpu").fit(log)
+    following, later = (
+        set(rec.recommend(histories=[[0]], k=4, task=task)["item_id"].to_pylist()) for task in ("event", "next")
+    )
+    assert following == {1, 2, 3, 4}
+    assert later == {5, 6, 7, 8}

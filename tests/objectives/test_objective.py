@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -20,8 +21,10 @@ from fairstream.objectives import (
     bpr_loss,
     differentiable_disparity,
     positive_hit,
+    recommendation,
 )
 from fairstream.objectives.fairness import Kind
+from fairstream.objectives.recommendation import factored_softmax_loss, softmax_loss
 from fairstream.paper.surrogates import positive_approx_ndcg, positive_neural_ndcg
 from support import EXTREME
 
@@ -263,3 +266,18 @@ def test_a_fairness_loss_may_be_a_plain_number() -> None:
     objective = Objective(lambda_=2.0, n=2, mu=2, fairness=lambda *_: 0.5)
     loss = objective(torch.zeros(2, 3), torch.tensor([0, 1]), SIGNS, has_two_groups=True)
     assert float(loss) == pytest.approx(math.log(2) + 1.0)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_softmax_loss_of_factors_is_that_of_the_scores(has_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(recommendation._SCORES_AT_ONCE, "cpu", 3 * 7)  # three interactions at a time
+    torch.manual_seed(0)
+    states, rows, bias = (torch.randn(*of, dtype=torch.float64, requires_grad=True) for of in ((10, 4), (7, 4), (7,)))
+    parts = [states, rows, *([bias] if has_bias else [])]
+    positives, weights = torch.randint(0, 7, (10,)), torch.rand(10)
+    losses = (
+        3 * factored_softmax_loss(states, rows, bias if has_bias else None, positives, weights),
+        3 * softmax_loss(F.linear(states, rows, bias if has_bias else None), positives, weights.double()),
+    )
+    ours, expected = ([loss.detach(), *torch.autograd.grad(loss, parts)] for loss in losses)
+    torch.testing.assert_close(ours, expected)

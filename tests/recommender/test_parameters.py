@@ -56,11 +56,11 @@ def test_settings_are_saved_loaded_and_shown(tmp_path: Path) -> None:
     rec = fs.FairRecommender(model, training=TINY, strategy=fs.FineTune(epochs=1, restart_every=2), device="cpu")
     rec.fit(LOG).save(tmp_path)
     loaded = fs.load(tmp_path)
-    assert loaded.recipe.model == model
+    assert loaded.recipe.model == model.sized("cpu", len(LOG))
     assert loaded.recipe.strategy == rec.recipe.strategy
     assert loaded.recipe.to_json() == rec.recipe.to_json()
     for shown in (repr(rec), repr(loaded)):
-        assert "SASRec(embedding_dim=8, length=7, blocks=1)" in shown
+        assert "SASRec(embedding_dim=8, length=7, blocks=1" in shown
     assert lists(loaded).equals(lists(rec))
 
 

@@ -11,7 +11,7 @@ from fairstream.data import EventLog, Groups
 from fairstream.data.datasets.sources import recognise
 from fairstream.errors import ConfigurationError
 from fairstream.experiments.config import PAPER_TASKS, RunConfig, protocol_of
-from fairstream.methods import METHODS, TARGET_OPTIONS
+from fairstream.methods import METHODS, TARGET_OPTIONS, kind_of
 from fairstream.models import MODELS, Scorer, resolve_model
 from fairstream.periods import Periods, cut_by_length, cut_periods
 
@@ -77,7 +77,10 @@ def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
         unit = config.batch_size if protocol_of(config.protocol).cuts_whole_batches else 1
         periods = cut_periods(len(log), pretrain_ratio=ratio, n_periods=n_periods, n_blocks=config.n_blocks, unit=unit)
     share = ratio if config.pretrain_events is None else None
-    options = {"pretrain_ratio": share, "n_periods": periods.last, "tasks": config.resolved_tasks}
+    options: dict[str, Any] = {"pretrain_ratio": share, "n_periods": periods.last, "tasks": config.resolved_tasks}
+    if config.model in MODELS:
+        model = resolve_model(config.model, config.model_settings)
+        options["model_settings"] = dict(model.sized(kind_of(config.device), periods.ends[0]).settings)
     return config.with_options(**options), periods
 
 

@@ -83,6 +83,8 @@ class Run(Tabular, Iterator[PeriodResult]):
     def _make_trainer(self, parts: Parts) -> Trainer:
         config, randomness = self.config, Randomness(self.config.seed)
         recipe, device = config.recipe(parts), config.torch_device()
+        model = recipe.model.sized(device.type, self.periods.ends[0])  # one without a name is not in the configuration
+        recipe = replace(recipe, model=model)
         return Trainer(recipe, randomness, device, engine=config.engine, metrics=parts.metrics)
 
     def _make_evaluator(self, metrics: Sequence[str] | Mapping[str, Metric] | None) -> Evaluator:

@@ -354,8 +354,9 @@ class Blend(ModelConfig):
     def defaults_on(self, device: str) -> Mapping[str, Any]:
         return self.sequence.defaults_on(device)
 
-    def sized(self, device: str) -> Self:
-        return self.with_options(sequence=self.sequence.sized(device))
+    def sized(self, device: str, n_events: int) -> Self:
+        sequence = self.sequence.sized(device, n_events)
+        return self if sequence is self.sequence else self.with_options(sequence=sequence)
 
     @property
     def reads_features(self) -> bool:

@@ -76,8 +76,8 @@ class ModelConfig(Configuration):
         """Training settings that suit the model better than the paper's, on a device: "cpu" or "cuda"."""
         return self.scorer.defaults
 
-    def sized(self, device: str) -> Self:
-        """Return the model with the defaults of a device, which only the settings that were not given have."""
+    def sized(self, device: str, n_events: int) -> Self:
+        """Return the model with the settings that are None filled in for a device and a number of events."""
         return self
 
     def with_options(self, **options: Any) -> Self:
@@ -142,8 +142,8 @@ class CustomModel:
         """Training settings that suit the model better than the paper's, on a device: "cpu" or "cuda"."""
         return self.scorer.defaults
 
-    def sized(self, device: str) -> Self:
-        """Return the model itself: it has the same size on every device."""
+    def sized(self, device: str, n_events: int) -> Self:
+        """Return the model itself: it has one size."""
         return self
 
     @property

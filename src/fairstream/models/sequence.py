@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fairstream.models.config import FEATURE_BUCKETS, ModelConfig
-from fairstream.models.scorer import PeriodHead, WindowScorer
+from fairstream.models.scorer import PeriodHead, Scorer, WindowScorer
 from fairstream.models.tables import ItemTable
 
 _STD = 0.05
@@ -29,6 +29,9 @@ _DEFAULTS = {
     "pretrain_visits": 6_000_000,
     "update_epochs": 3,
 }
+LARGE_LOG = 200_000
+_SIZE = {"embedding_dim": 64, "length": 50, "blocks": 2, "heads": 2, "dropout": 0.2}
+_SIZE_OF_LARGE_LOGS = {"length": 100, "blocks": 4}
 _WIDTH_ON_CUDA = {"embedding_dim": 128, "heads": 4, "dropout": 0.3}
 _TRAINING_ON_CUDA = {"batch_size": 2048, "pretrain_epochs": 60, "pretrain_visits": 30_000_000}
 
@@ -75,8 +78,8 @@ class SASRecScorer(WindowScorer):
         n_items: int,
         *,
         embedding_dim: int = 64,
-        length: int = 100,
-        blocks: int = 4,
+        length: int = 50,
+        blocks: int = 2,
         heads: int = 2,
         dropout: float = 0.2,
         feature_buckets: int = 0,
@@ -217,9 +220,10 @@ class SASRec(ModelConfig):
     takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations. The softmax loss ranks all C items of
     a catalogue of up to 5,000 (100,000 on a GPU), and a sample of 1,024 of a larger one.
 
-    The defaults below suit a CPU. On a GPU, unless one of them is given: embedding_dim=128, heads=4, dropout=0.3; and
-    training from scratch takes up to 60 epochs instead of 12, in batches of 2,048 events instead of 512. A log of fewer
-    or more than 500,000 events gets fewer epochs (`Training.pretrain_visits`).
+    A setting that is None suits the log and the device when `fit` begins: embedding_dim=64, length=50, blocks=2,
+    heads=2, dropout=0.2; for 200,000 events or more, length=100 and blocks=4; and for these on a GPU, unless one of the
+    first and the fourth is given, embedding_dim=128, heads=4, dropout=0.3. Training from scratch takes up to 60 epochs
+    on a GPU and 12 elsewhere, depending on the number of events (`Training.pretrain_visits`).
 
     Parameters
     ----------
@@ -249,23 +253,30 @@ class SASRec(ModelConfig):
     """
 
     scorer = SASRecScorer
-    embedding_dim: int = Field(64, ge=1)
-    length: int = Field(100, ge=1)
-    blocks: int = Field(4, ge=1)
-    heads: int = Field(2, ge=1)
-    dropout: float = Field(0.2, ge=0, lt=1)
+    embedding_dim: int | None = Field(None, ge=1)
+    length: int | None = Field(None, ge=1)
+    blocks: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    dropout: float | None = Field(None, ge=0, lt=1)
     feature_buckets: int = Field(FEATURE_BUCKETS, ge=1)
 
-    def sized(self, device: str) -> Self:
-        is_given = self.model_fields_set & _WIDTH_ON_CUDA.keys()
-        return self if device != "cuda" or is_given else self.with_options(**_WIDTH_ON_CUDA)
+    def sized(self, device: str, n_events: int) -> Self:
+        size = _SIZE | (_SIZE_OF_LARGE_LOGS if n_events >= LARGE_LOG else {})
+        if n_events >= LARGE_LOG and device == "cuda" and self.embedding_dim is self.heads is None:
+            size |= _WIDTH_ON_CUDA
+        chosen = {name: value for name, value in size.items() if getattr(self, name) is None}
+        return self.with_options(**chosen) if chosen else self
 
     def defaults_on(self, device: str) -> Mapping[str, Any]:
         return {**self.scorer.defaults, **(_TRAINING_ON_CUDA if device == "cuda" else {})}
 
+    def build(self, n_users: int, n_items: int, **options: bool) -> Scorer:
+        sized = self.sized("cpu", 0)
+        return super().build(n_users, n_items, **options) if sized is self else sized.build(n_users, n_items, **options)
+
     @model_validator(mode="after")
     def _heads_divide_the_embedding(self) -> Self:
-        if self.embedding_dim % self.heads:
+        if self.embedding_dim is not None and self.heads is not None and self.embedding_dim % self.heads:
             raise ValueError(
                 f"embedding_dim must be a multiple of heads, {self.heads}, got {self.embedding_dim}; change one of them"
             )

@@ -41,6 +41,7 @@ from fairstream.training import train as run_epochs
 from fairstream.training.data_parallel import train_on_cluster, why_not_divided
 from fairstream.training.optimizers import own_memory, set_learning_rate
 
+MIN_BATCH, BATCHES_OF_A_LOG = 512, 200  # a batch of windows holds a 200th of the log at most, or 512 events
 MAX_RANKED_ITEMS = {"cpu": 5_000, "cuda": 100_000}  # sequence models rank each positive among all items up to here …
 N_SHARED = 1_024  # … and among a sample of this size, drawn for each batch, in a larger one
 MAX_MATCHED_REQUESTS = 2_500  # of a period, to which an update matches the biases of a sequence model …
@@ -278,7 +279,7 @@ class JobRunner:
                 length=model.history_length,
                 with_times=model.reads_times,
                 ignores_padding=model.ignores_padding,
-                size=training.batch_size,
+                size=min(training.batch_size, max(MIN_BATCH, len(history) // BATCHES_OF_A_LOG)),
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,
             )

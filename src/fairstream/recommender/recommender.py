@@ -327,6 +327,8 @@ class FairRecommender(ReprMixin):
             moments=log.times,
         )
         with self._changing():
+            model = resolve_model(self._params["model"]).sized(self._trainer.device.type, len(log))
+            self._trainer = replace(self._trainer, recipe=replace(self.recipe, model=model))
             candidate = self._trainer_with(groups).fit(first, on_epoch, columns=log.columns)
             self.last_update = self._states.commit(candidate, None, self._trainer)
             self._is_mapped = False

@@ -25,8 +25,8 @@ _LEARNING = "learning"
 LEARNING_OPTIONS = (
     "activity_exponent batch_size device fairness fairness_weight group_weight l2 learning_rate loss max_gap "
     "max_group_loss method model model_settings n_fairness_negatives n_negatives optimizer pretrain_epochs "
-    "pretrain_visits restart restart_every schedule seed strategy surrogate target target_metric target_task temperature threads "
-    "update_epochs update_learning_rate weighted_group"
+    "pretrain_visits restart restart_every schedule seed strategy surrogate target target_metric target_task "
+    "temperature threads update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _PARTS = ("gate", "privacy", "alerts", "limits", "retention")

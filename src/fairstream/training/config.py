@@ -36,7 +36,7 @@ class Training(Configuration):
         but at least 3. A small log, soon learned by heart, gets more than 12 only if it has 8,000 events for each.
         None: no limit. An explicit `pretrain_epochs` has no limit by default.
     batch_size
-        Interactions per batch; windows of users' sequences for sequence models.
+        Interactions per batch. Sequence models put at most a 200th of the log's events into a batch, or 512 of them.
     learning_rate, l2, schedule
         Adam's learning rate, the L2 regularisation inside its gradient, and the learning rate over the course of
         training from scratch: "constant" or "cosine".
