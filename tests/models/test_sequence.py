@@ -45,7 +45,7 @@ def test_what_comes_next_is_learned_and_newcomers_have_it_from_their_first_event
     newcomers = [f"n{item}" for item in range(N_ITEMS)]
     times = range(10**6, 10**6 + N_ITEMS)
     rec.observe(pa.table({"user_id": newcomers, "item_id": range(N_ITEMS), "timestamp": times}))
-    best = rec.recommend(newcomers, k=1)
+    best = rec.recommend(newcomers, k=1, task="event")
     assert best["source"].to_pylist() == ["model"] * N_ITEMS
     hits = sum(found == (item + 1) % N_ITEMS for item, found in enumerate(best["item_id"].to_pylist()))
     assert hits >= 0.8 * N_ITEMS
@@ -126,7 +126,7 @@ def test_a_large_catalogue_is_learned_from_a_sample_of_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(jobs, "N_SHARED", 12)
     rec = make_recommender("sasrec", embedding_dim=16, pretrain_epochs=60, batch_size=128, device="cpu")
     rec.fit(fs.read_events(cycle(60, 8), users=people(60), group="sex"))
-    best = rec.recommend([f"u{u}" for u in range(60)], k=1)["item_id"].to_pylist()
+    best = rec.recommend([f"u{u}" for u in range(60)], k=1, task="event")["item_id"].to_pylist()
     assert sum(item == (7 * u + 8) % N_ITEMS for u, item in enumerate(best)) >= 45
 
 
