@@ -216,7 +216,7 @@ class ItemHead(nn.Module):
         return scores if bias is None else scores + bias
 
     def factors(self) -> tuple[Tensor, Tensor | None] | None:
-        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
+        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias; else None."""
         if type(self).score_states is not ItemHead.score_states:
             return None
         bias: ItemTable | None = getattr(self, "bias", None)

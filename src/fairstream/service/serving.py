@@ -37,7 +37,7 @@ _EVENTS_AT_ONCE = 1_000
 _CACHED_LISTS = 10_000
 _LISTS_AT_ONCE = 64
 _MIN_LENGTH = 32  # lists are computed a little longer than requested: a few more items cost little, another list much
-_SHARE_OF_ELAPSED = 0.25  # for which a cached list is valid, of the time since the user's latest event
+_SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 _Events = tuple[Rows, Floats]  # the items of a user's events, and their times in seconds since 1970
 _log = logging.getLogger(__name__)
 
