@@ -18,7 +18,7 @@ import torch
 from benchmarks import big_data, evaluation, growth, on_cuda, training, updating
 
 BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "training": ("Training on the CPU, beside its peers", training.report),
+    "training": ("Training on the CPU, compared with its peers", training.report),
     "updating": ("An update on the CPU", updating.report),
     "growth": ("An update when the catalogue and the past grow", growth.report),
     "evaluation": ("Judging and recommending", evaluation.report),

@@ -1,4 +1,4 @@
-"""Quality beside other libraries: `python -m benchmarks.outside DATA [DATASET …]`; DATA is a folder with the data sets.
+"""Quality of other libraries: `python -m benchmarks.outside DATA [DATASET …]`; DATA is a folder with the data sets.
 
 implicit (ALS, BPR) and LensKit (item nearest neighbours), all of the extra `bench-outside`, are trained again on
 everything so far in each period, with the settings of a small grid that predict D_1 (`next`) best from D_0,

@@ -1,4 +1,4 @@
-"""Quality beside published numbers: `python -m benchmarks.yardstick DATA [replay] [time-to-split]`, by default both.
+"""Quality and published numbers: `python -m benchmarks.yardstick DATA [replay] [time-to-split]`, by default both.
 
 DATA is a folder with `movielens-1m`; `time_to_split.py` also needs `ratings.dat` or `ml-1m.zip` anywhere in it.
 

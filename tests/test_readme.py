@@ -39,19 +39,21 @@ def test_the_python_of_the_page_on_recommending_runs(tmp_path: Path, monkeypatch
     stream = fairstream.synthetic_stream(
         n_users=150, n_items=50, n_events=2400, new_user_share=0.0, new_item_share=0.0, disadvantaged_share=0.4, seed=0
     )
+    seconds = pc.cast(pc.floor(pc.add(pc.multiply(stream.events["time"], 1e6), 1.6e9)), pa.int64())
+    events = stream.events.set_column(2, "time", pc.cast(seconds, pa.timestamp("s")))
     gender = pc.if_else(pc.equal(stream.users["community"], "majority"), "M", "F")
-    pyarrow.parquet.write_table(stream.events.slice(0, 2000), tmp_path / "events.parquet")
+    pyarrow.parquet.write_table(events.slice(0, 2000), tmp_path / "events.parquet")
     pyarrow.parquet.write_table(stream.users.append_column("gender", gender), tmp_path / "users.parquet")
-    items = pc.unique(stream.events["item_id"])
+    items = pc.unique(events["item_id"])
     described = pa.table({"item_id": items, "title": [f"Film {item}" for item in items.to_pylist()]})
     pyarrow.parquet.write_table(described, tmp_path / "items.parquet")
     monkeypatch.chdir(tmp_path)
     blocks = python_of(RECOMMENDING)
     assert len(blocks) >= 6
     names: dict[str, Any] = {
-        "new_events": stream.events.slice(2000, 200),
-        "more_events": stream.events.slice(2200),
-        "events_of_this_year": stream.events.slice(500),
+        "new_events": events.slice(2000, 200),
+        "more_events": events.slice(2200),
+        "events_of_this_year": events.slice(500),
     }
     for block in blocks:
         exec(block, names)

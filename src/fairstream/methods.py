@@ -70,8 +70,8 @@ class MethodConfig(Training):
     model: str = "mf"
     """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on \
 the user's items in closed form), transitions (which items follow which), gru and sasrec (they read the user's latest \
-items in order), popularity, recent-popularity, or a registered model. Some models have other defaults for the \
-options below."""
+items in order), blend (sasrec, item-item, transitions and popularity), popularity, recent-popularity, or a registered \
+model. Some models have other defaults for the options below."""
     model_settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of the model: `embedding_dim` of most, `length`, `blocks` and `dropout` of sasrec, `ridge` of \
 item-item, `half_life` of recent-popularity; those of a part of the blend as sequence.length or item_item.ridge."""
@@ -86,7 +86,7 @@ restart-on-degradation, or a registered strategy."""
     update_epochs: int = Field(10, ge=1)
     """Epochs of fine-tuning per period."""
     update_learning_rate: float | None = Field(None, gt=0)
-    """Adam's learning rate in fine-tuning; by default the same."""
+    """Adam's learning rate in fine-tuning; by default that of the model, else learning_rate."""
     restart: Literal["never", "on-degradation"] = "never"
     """on-degradation: retrain on all data once a test says that the quality, or a group's gap to the rest, is worse \
 than since the last restart."""

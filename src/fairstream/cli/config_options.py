@@ -16,7 +16,7 @@ from fairstream.errors import ConfigurationError
 from fairstream.experiments.config import REPAIRS, TASKS, RunConfig, with_model_settings
 from fairstream.experiments.sweep import parse_settings, parse_value
 from fairstream.methods import METHODS
-from fairstream.models import MODELS
+from fairstream.models import MODELS, SASRecScorer
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES
 from fairstream.strategies import STRATEGIES
 
@@ -43,6 +43,12 @@ _SHARED: Mapping[str, Any] = {
     "min_group_size": shared.MinGroupSize,
 }
 """Options that other commands share, with one help text."""
+
+_DEFAULTS: Mapping[str, str] = {
+    "method": "Finetune; FADE under the paper's protocol, or with another option of the method",
+    "target": "least-regret; none if an option names the method",
+}
+"""Defaults that depend on other options, in words."""
 
 
 Set = Annotated[
@@ -91,7 +97,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(
         f"--{(name.removesuffix('s') if is_repeated else name).replace('_', '-')}",
         help=words if not is_repeated or words.endswith("Repeatable.") else f"{words} Repeatable.",
-        show_default=str(field.default) if field.default not in (None, ()) else False,
+        show_default=_default(name, field.default),
         rich_help_panel="Method and protocol",
         metavar="|".join(TASKS) if name == "tasks" else like and like.metavar,
         envvar=like and like.envvar,
@@ -104,3 +110,12 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
+
+
+def _default(name: str, value: Any) -> str | bool:
+    """The default of an option as the help shows it; False: not at all."""
+    if value in (None, ()):
+        return False
+    if name in SASRecScorer.defaults:
+        return f"the model's; {value} for mf"
+    return _DEFAULTS.get(name, str(value))

@@ -147,8 +147,10 @@ _METRIC = "Metric, as NAME@K."
 
 def task_option(default: str | bool = True, *, more: str = "") -> Any:
     """The option `--task`, with the help of the tasks that all commands have, and `more`."""
-    words = f"event: each event of the next period; moment: simultaneous events as one; next: one list for it{more}."
-    return typer.Option(help=words, show_default=default, case_sensitive=False)
+    words = (
+        "event: a list at each event of the next period; moment: one for simultaneous events; next: one for the period"
+    )
+    return typer.Option(help=f"{words}{more}.", show_default=default, case_sensitive=False)
 
 
 def metric_option(default: str | bool = True) -> Any:
@@ -168,7 +170,7 @@ Metrics = Annotated[
 ]
 Task = Annotated[
     Literal["event", "moment", "next", "remain"] | None,
-    task_option("remain, or one that all runs have", more="; remain: one for everything after it"),
+    task_option("remain, or one that all runs have", more="; remain: one for everything that follows"),
 ]
 MinGroupSize = Annotated[int, typer.Option(min=1, help="A group with fewer tested users is not compared.")]
 ListLength = Annotated[int, typer.Option("--k", min=1, help="Length of the lists.")]

@@ -80,7 +80,7 @@ def recommend(
 
 
 def _moment(at: str) -> datetime | float | str:
-    """A time in ISO 8601, or a number; other text as it is, which no list can be requested at."""
+    """Read a number or a time in ISO 8601; return other text as it is, for the error."""
     kinds: tuple[Callable[[str], datetime | float], ...] = (float, datetime.fromisoformat)
     for read in kinds:
         with suppress(ValueError):

@@ -275,8 +275,9 @@ def compare(
         Such as `recall@20`, or any other that the runs have computed; by default NDCG at the runs' k.
         One that is a single number for all users is compared without intervals.
     task
-        `event` (each event of the next period), `moment`, `next` (one list for it) or `remain` (one for everything
-        after it); by default `remain` where all runs have it, else the first that all of them have.
+        `event` (a list at each event of the next period), `moment` (one for simultaneous events), `next` (one for the
+        period) or `remain` (one for everything that follows); by default `remain` if all runs have it, else the first
+        that all of them have.
     part
         Users to compare on: `all`, `warm` (seen before) or `cold` (new).
     n_resamples

@@ -309,12 +309,12 @@ def _length_range(n_events: Tensor) -> Tensor:
 class Blend(ModelConfig):
     """A log-linear blend of a sequence model, two closed forms and popularity: s_ui = Σ_p w_p f_p(u, i).
 
-    The parts f_p are the logits of `sequence`, the scores of `item_item` and of `transitions` and their logarithms, and
-    the logarithms of the items' popularity, overall and with four half-lives. The weights w_p depend on the task (the
-    very next event, or a list for the coming period) and on the length of the user's history. Maximum likelihood sets
-    them from how the parts rank new events before learning them: in `fit` the last 5 % of the events, in each update
-    the new period. They are the mean of all periods so far; from the ninth on, older ones fade. With too few events to
-    learn from, they are fixed values, and a note says so.
+    The parts f_p are the logits of `sequence` (of its head for the task), the scores of `item_item` and `transitions`
+    and their logarithms, and the logarithms of the items' popularity, overall and with four half-lives. The weights w_p
+    depend on the task (the very next event, or a list for the coming period) and on the length of the user's history.
+    Maximum likelihood sets them from how the parts rank new events before learning them: in `fit` the last 5 % of the
+    events, in each update the new period. They are the mean of all periods so far; from the ninth on, older ones fade.
+    With too few events to learn from, they are fixed values, and a note says so.
 
     Gradient descent trains the sequence model, with a fairness loss if there is one. Group weights act on all parts
     and on the weights of the blend.

@@ -38,7 +38,7 @@ class ModelConfig(Configuration):
     """The class of the model."""
 
     def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
-        """Return a freshly initialised model, for items with features, or for events with timestamps, if it can."""
+        """Return a freshly initialised model; it reads features of items and timestamps if there are any and it can."""
         unused = () if with_features else ("feature_buckets",)
         settings = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return self.scorer(n_users, n_items, **settings, **_with_times(self.scorer, with_times))

@@ -23,7 +23,7 @@ from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 BlockScorer = Callable[[int, int], Tensor]  # (start, stop) → the scores of the items from `start` to `stop`
 _SCORES_AT_ONCE = 1 << 18
 _PAIRS_AT_ONCE = 1 << 22  # pairs of places whose attention is computed at once outside of training
-WIDTHS = (1, 2, 4, 8, 32)  # histories with at most so many items are computed with so many places
+WIDTHS = (1, 2, 4, 8, 32)  # a short history is computed in the smallest of these widths that holds it
 _N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
@@ -60,8 +60,8 @@ class Scorer(nn.Module, ABC):
     history_length: int = 0
     """How many of the user's latest items `context.history` holds; 0: none."""
     reads_times: bool = False
-    """Whether `context.times` holds the times of these events and of the request. A model that can read them takes
-    `with_times` in its constructor: whether the events have timestamps."""
+    """Whether `context.times` holds the times of these events and of the request. The constructor of a model that can
+    read them takes `with_times`: whether the events have timestamps."""
     answers_newcomers: ClassVar[bool] = False
     """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
@@ -216,7 +216,7 @@ class ItemHead(nn.Module):
         return scores if bias is None else scores + bias
 
     def factors(self) -> tuple[Tensor, Tensor | None] | None:
-        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
+        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias; else None."""
         if type(self).score_states is not ItemHead.score_states:
             return None
         bias: ItemTable | None = getattr(self, "bias", None)

@@ -172,11 +172,12 @@ def _by_distance(values: Tensor) -> Tensor:
 class GRU4Rec(ModelConfig):
     """A recurrent network over the user's latest items: s_ui = ⟨GRU(items), q_i⟩ + b_i.
 
-    There is no user table: the model serves every user from the first event on.
+    There is no user table: the model serves every user from the first event on. A `PeriodHead` scores lists for a
+    period.
 
-    Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
-    takes O(L · embedding_dim · (embedding_dim + C)) operations; the softmax loss ranks C items, at most 5,000. The L
-    steps run one after another, so it is slower than `SASRec` on a GPU.
+    Cost: 4 · embedding_dim bytes per item and head (12 · embedding_dim with the optimizer). Training on a window of L
+    items takes O(L · embedding_dim · (embedding_dim + C)) operations for C ranked items (see `SASRec`). The L steps run
+    one after another, so it is slower than `SASRec` on a GPU.
 
     Parameters
     ----------
@@ -214,16 +215,17 @@ class SASRec(ModelConfig):
     Attention has a learned bias for each distance between items instead of one for each place, so it does not matter
     where a window begins. If the events have timestamps, it also has one for each range of the time from an item to
     the request, and an embedding of the time since the last item: 1, 2, 3, 4 … minutes, then ranges that grow by 35 %
-    each. There is no user table: the model serves every user from the first event on.
+    each. There is no user table: the model serves every user from the first event on. A `PeriodHead` scores lists for a
+    period.
 
-    Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
-    takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations. The softmax loss ranks all C items of
-    a catalogue of up to 5,000 (100,000 on a GPU), and a sample of 1,024 of a larger one.
+    Cost: 4 · embedding_dim bytes per item and head (12 · embedding_dim with the optimizer). Training on a window of L
+    items takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations. The softmax loss ranks all C items
+    of a catalogue of up to 5,000 (100,000 on a GPU, if items have no features), and a sample of 1,024 of a larger one.
 
-    A setting that is None suits the log and the device when `fit` begins: embedding_dim=64, length=50, blocks=2,
-    heads=2, dropout=0.2; for 200,000 events or more, length=100 and blocks=4; and for these on a GPU, unless one of the
-    first and the fourth is given, embedding_dim=128, heads=4, dropout=0.3. Training from scratch takes up to 60 epochs
-    on a GPU and 12 elsewhere, depending on the number of events (`Training.pretrain_visits`).
+    When `fit` begins, it fills in settings that are None: embedding_dim=64, length=50, blocks=2, heads=2, dropout=0.2.
+    From 200,000 events on, length=100 and blocks=4; then on a GPU also embedding_dim=128, heads=4 and dropout=0.3,
+    unless embedding_dim or heads is given. Training from scratch takes up to 60 epochs on a GPU and 12 elsewhere,
+    depending on the number of events (`Training.pretrain_visits`).
 
     Parameters
     ----------

@@ -122,7 +122,7 @@ class ItemTable(Table):
 
     With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the sum of the rows of its
     n features, over √n, in a second table with this number of rows. So an item without events is known by its features.
-    Training leaves out own rows at random, so that the features learn what they can say alone.
+    Training leaves out own rows at random, so that the features learn to stand alone.
 
     >>> table = ItemTable(4, 2, padding=True)
     >>> table(torch.tensor([-1])).tolist()

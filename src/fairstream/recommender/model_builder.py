@@ -38,7 +38,7 @@ class ModelBuilder:
         return history
 
     def new(self, history: History, t: int, features: Codes | None = None, *, with_times: bool | None = None) -> Scorer:
-        """Return a freshly initialised model for the users and items of a history, and its times (None: if any)."""
+        """Return a new model for the rows of a history; `with_times` None: it reads times if there are any."""
         rows, with_times = self.rows(history), history.has_times if with_times is None else with_times
         with self.randomness.seeded("weights", t):
             return self._build(rows.n_users, rows.n_items, features, with_times=with_times)

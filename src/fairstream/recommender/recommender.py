@@ -564,7 +564,7 @@ class FairRecommender(ReprMixin):
             What the lists predict: "next", all events of the user in the coming period; "event", the user's very
             next event. `evaluate` tests the same lists.
         at
-            The time of the request, for a model that reads times: a datetime (without a time zone in UTC), a NumPy
+            The time of the request, for a model that reads times: a datetime (UTC without a time zone), a NumPy
             datetime64, or seconds since 1970. By default the time of the latest known event. Items of `histories` have
             no time.
 

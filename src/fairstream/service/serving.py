@@ -37,7 +37,7 @@ _EVENTS_AT_ONCE = 1_000
 _CACHED_LISTS = 10_000
 _LISTS_AT_ONCE = 64
 _MIN_LENGTH = 32  # lists are computed a little longer than requested: a few more items cost little, another list much
-_SHARE_OF_ELAPSED = 0.25  # for which a cached list is valid, of the time since the user's latest event
+_SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 _Events = tuple[Rows, Floats]  # the items of a user's events, and their times in seconds since 1970
 _log = logging.getLogger(__name__)
 
@@ -104,8 +104,8 @@ class _Recent(NamedTuple):
 class ServingModel:
     """One model in memory with the events since it learned; safe to use from many threads.
 
-    Without an id the state's model is popularity. Lists are requested at the time of the `clock`; a model that reads
-    times may answer from its cache for a quarter of the time since the user's latest event, at least a minute.
+    Without an id the state's model is popularity. The time of a request is that of the `clock`. If the model reads
+    times, a cached list is valid for a quarter of the time since the user's latest event, at least a minute.
     """
 
     def __init__(self, state: State, model_id: str | None, clock: Callable[[], float] = time.time) -> None:
@@ -194,7 +194,7 @@ class ServingModel:
         return list(self._state.user_ids.ids[:n].to_pylist())
 
     def request_at(self, at: Any) -> None:
-        """Request all lists as of one moment from now on; raise a ConfigurationError if there can be none then."""
+        """Set the time of all later requests; raise a ConfigurationError if no list can be requested then."""
         with self._lock:
             latest = [max(recent.seconds, default=np.nan) for recent in self._recent.values()]
             newest = float(np.fmax.reduce([self._state.history.latest_time(), *latest]))

@@ -32,11 +32,11 @@ class Training(Configuration):
     pretrain_epochs
         Epochs of training from scratch: of `fit`, and of every retraining.
     pretrain_visits
-        Events that training from scratch visits at most, all epochs together: on a larger log it takes fewer epochs,
-        but at least 3. A small log, soon learned by heart, gets more than 12 only if it has 8,000 events for each.
-        None: no limit. An explicit `pretrain_epochs` has no limit by default.
+        Events that training from scratch visits at most, over all epochs: a large log gets fewer epochs, at least 3.
+        A small log, which a model soon knows by heart, gets one epoch for every 8,000 events, at least 12. None: no
+        limit, the default if `pretrain_epochs` is given.
     batch_size
-        Interactions per batch. Sequence models put at most a 200th of the log's events into a batch, or 512 of them.
+        Interactions per batch; for sequence models at most a 200th of the log's events, or 512.
     learning_rate, l2, schedule
         Adam's learning rate, the L2 regularisation inside its gradient, and the learning rate over the course of
         training from scratch: "constant" or "cosine".
@@ -62,8 +62,9 @@ class Training(Configuration):
     pretrain_epochs: int = Field(100, ge=1)
     """Epochs of pre-training, and of every retraining from scratch."""
     pretrain_visits: int | None = Field(None, ge=1)
-    """Events that training from scratch visits at most, all epochs together: a larger log gets fewer epochs, at \
-least 3, and a small one more than 12 only for 8,000 events each; by default no limit where pretrain_epochs is given."""
+    """Events that training from scratch visits at most, over all epochs: a large log gets fewer epochs (at least 3), \
+a small one an epoch for every 8,000 events (at least 12). By default that of the model; no limit if pretrain_epochs \
+is given."""
     batch_size: int = Field(256, ge=1)
     """Interactions per batch."""
     learning_rate: float = Field(1e-3, gt=0)
