@@ -195,9 +195,10 @@ def notes_on_times(times: np.ndarray[Any, Any]) -> tuple[str, ...]:
         is_mixed = unix_unit(times[len(times) // 2 :]) is not None
         about = f"the earliest time, {times[0]:g}, is no Unix time as later ones are"
         return (f"{about}: all times only order the events",) if is_mixed else ()
-    if np.isfinite(ends).all():
+    seconds = seconds_of(times) if np.isnan(ends).any() else None  # those between two known times are known
+    if seconds is None:
         return ()
-    n_unknown = int(np.isnan(seconds_of(times)).sum())
+    n_unknown = int(np.isnan(seconds).sum())
     return (f"{n_unknown} of {len(times)} times are before 1970 or after 2099 and count as unknown: check their unit",)
 
 

@@ -216,7 +216,7 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
     ends = tuple(map(int, manifest["period_ends"]))
     times = tensors["events/times"].numpy() if "events/times" in tensors else None
-    if times is not None and (times.dtype, times.shape) != (np.float64, users.shape):
+    if times is not None and (times.dtype != np.float64 or times.shape != users.shape):
         raise ValueError("events/times")
     history = History.of(users, items, times, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
