@@ -129,6 +129,12 @@ def retimed(world: World, end: int, rng: np.random.Generator) -> World:
     return regrouped(world._replace(times=times), end, rng)
 
 
+def mistimed(world: World, end: int, rng: np.random.Generator) -> World:
+    """The same later events with times in milliseconds."""
+    assert world.times is not None
+    return world._replace(times=np.append(world.times[:end], 1_000 * world.times[end:]))
+
+
 def missing(world: World, end: int, rng: np.random.Generator) -> World:
     """No later events."""
     return world._replace(pairs=world.pairs[:end], times=None if world.times is None else world.times[:end])
@@ -425,7 +431,7 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
 # ── models that read histories ───────────────────────────────────────────────────────────
 
 READERS = pytest.mark.parametrize("model", ["gru", "sasrec", "item-item", "blend"])
-CHANGES = pytest.mark.parametrize("change", [replaced, reordered, retimed, missing])
+CHANGES = pytest.mark.parametrize("change", [replaced, reordered, retimed, mistimed, missing])
 
 
 @pytest.fixture
@@ -453,7 +459,7 @@ def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> No
     assert len(expected["judged"]) == t
     if model == "blend":  # the weights are among what is compared
         assert any(map(any, expected["models"][t - 1]["n_periods"]))
-    for change in (replaced, reordered, retimed):
+    for change in (replaced, reordered, retimed, mistimed):
         assert past(carried(change(world, end, rng).log("south"), **options), t, learned=t - 1) == expected
     cut = {"pretrain_ratio": N_FIRST / end, "n_periods": t, "n_blocks": t}
     assert past(carried(world.log("south", end=end), **{**options, **cut}), t, learned=t - 1) == expected
