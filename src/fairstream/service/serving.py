@@ -372,10 +372,8 @@ class ServingModel:
         counts = history.n_events_of(rows)
         places = history.latest_positions(rows, int(counts.max()))[0]
         latest = history.items_of_events(places)
-        seconds = np.full(places.shape, np.nan)
-        if self._state.model.reads_times:
-            minutes = history.minutes_of_events(places)
-            seconds[minutes >= 0] = 60.0 * minutes[minutes >= 0]
+        minutes = history.minutes_of_events(places) if self._state.model.reads_times else np.full_like(places, -1)
+        seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)
         ends = zip(latest, seconds, counts.tolist(), strict=True)
         return [(items[len(items) - n :], times[len(times) - n :]) for items, times, n in ends]
 
