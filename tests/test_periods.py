@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairstream import ConfigurationError, DataError
-from fairstream.periods import Periods, check_length, cut_by_length, cut_periods, is_calendar, to_moments
+from fairstream.periods import Periods, check_length, cut_by_length, cut_periods, is_calendar, seconds_of, to_moments
 
 PERCENT = st.integers(1, 99)
 
@@ -405,3 +405,41 @@ def test_a_unit_that_was_assumed_is_noted(unit: str, per_second: int) -> None:
     assert cut_by_length(numbers, pretrain_ratio=0.3, length="10", n_periods=None).notes == ()
     moments = to_moments(numbers)
     assert cut_by_length(moments, pretrain_ratio=0.3, length="1d", n_periods=None).notes == ()
+
+
+# ── seconds ──────────────────────────────────────────────────────────────────────────────
+
+INTEGERS = st.integers(-(10**9), 10**20 // 11) | st.integers(10**8, 5 * 10**9).flatmap(
+    lambda second: st.sampled_from([second, second * 10**3, second * 10**6, second * 10**9])
+)
+
+
+@given(st.lists(INTEGERS, min_size=1, max_size=8), st.integers(1, 8))
+@example([1_700_000_000, 1_700_000_000_000], 1)  # the unit has changed
+@example([1_700_000_000, 2**62], 1)
+@example([0, 1_700_000_000], 1)
+def test_no_later_time_decides_what_is_known_of_earlier_ones(numbers: list[int], n: int) -> None:
+    times = np.sort(np.array(numbers, np.int64))
+    whole, early = seconds_of(times), seconds_of(times[:n])
+    assert (whole is None) == (early is None)
+    if whole is not None and early is not None:
+        np.testing.assert_array_equal(early, whole[:n])
+        known = whole[~np.isnan(whole)]
+        assert ((known >= 0) & (known < 4.1e9)).all()
+
+
+@given(st.lists(st.integers(10**8, 4 * 10**9), min_size=1))
+def test_seconds_are_the_same_in_every_unit(seconds: list[int]) -> None:
+    times, units = np.array(seconds), {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    for unit, per_second in units.items():
+        for numbers in (
+            times * per_second,
+            times * float(per_second),
+            (times * per_second).astype(f"datetime64[{unit}]"),
+        ):
+            np.testing.assert_array_equal(seconds_of(numbers), seconds)
+
+
+def test_timestamps_that_are_no_time_are_unknown() -> None:
+    times = np.array(["1900-01-01", "1969-12-31", "1970-01-01", "2024-05-01", "9999-12-31"], "datetime64[us]")
+    np.testing.assert_array_equal(seconds_of(times), [np.nan, np.nan, 0, 1_714_521_600, np.nan])

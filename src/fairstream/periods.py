@@ -18,7 +18,8 @@ from fairstream.errors import ConfigurationError, DataError
 _UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
 """The start of the year 2100, rounded up, as Unix time in each unit."""
 LATEST_SECONDS = _UNIX_UNITS["s"]
-_EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; other numbers are counts
+UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
+_EARLIEST_UNIX_TIME = 1e8 / LATEST_SECONDS  # 1973, as a share of these; smaller numbers are counts
 _CALENDAR = re.compile(r"(\d+)\s*(h|d|w|mo|y)")
 
 
@@ -162,18 +163,43 @@ def unit_of(times: np.ndarray[Any, Any]) -> str | None:
 
 
 def seconds_of(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return timestamps and plausible Unix times as seconds since 1970.
+    """Return timestamps and plausible Unix times as seconds since 1970; NaN before 1970 and after 2099.
 
-    None for other numbers, which only order the events.
+    None for other numbers, which only order the events. The earliest time decides on this and on the unit, so that no
+    later one changes what is known of the events before it.
 
     >>> seconds_of(np.array(["1970-01-02"], "datetime64[D]")), seconds_of(np.array([978_300_760_000]))
     (array([86400.]), array([9.7830076e+08]))
     >>> seconds_of(np.array([3, 2500])) is None
     True
     """
-    if times.dtype.kind != "M" and not _are_unix_times(times):
-        return None
-    return to_moments(times).astype(np.int64) / 1e6
+    if times.dtype.kind != "M":
+        unit = unix_unit(times)
+        if unit is None:
+            return None
+        times = np.where(times < _UNIX_UNITS[unit], times, -1)
+    seconds = to_moments(times).astype(np.int64) / 1e6
+    return np.where((seconds >= 0) & (seconds < LATEST_SECONDS), seconds, np.nan)
+
+
+def notes_on_times(times: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    """Return a note if some of the sorted times make them or all times unknown.
+
+    >>> notes_on_times(np.array([0, 978_300_760, 978_300_761]))
+    ('the earliest time, 0, is no Unix time as later ones are: all times only order the events',)
+    >>> notes_on_times(np.array([978_300_760, 978_300_761_000]))
+    ('1 of 2 times are before 1970 or after 2099 and count as unknown: check their unit',)
+    """
+    ends = seconds_of(times[[0, -1]])
+    if ends is None:
+        is_mixed = unix_unit(times[len(times) // 2 :]) is not None
+        about = f"the earliest time, {times[0]:g}, is no Unix time as later ones are"
+        return (f"{about}: all times only order the events",) if is_mixed else ()
+    seconds = seconds_of(times) if np.isnan(ends).any() else None  # those between two known times are known
+    if seconds is None:
+        return ()
+    n_unknown = int(np.isnan(seconds).sum())
+    return (f"{n_unknown} of {len(times)} times are before 1970 or after 2099 and count as unknown: check their unit",)
 
 
 def minutes_of(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -186,16 +212,22 @@ def minutes_of(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any
     return np.where(is_known, np.where(is_known, seconds, 0) // 60, -1).astype(np.int64)
 
 
-def _are_unix_times(times: np.ndarray[Any, Any]) -> bool:
-    return bool(len(times)) and bool(_EARLIEST_UNIX_TIME <= times.min() <= times.max() <= _LATEST_UNIX_TIME)
+def unix_unit(times: np.ndarray[Any, Any]) -> str | None:
+    """Return the unit in which the earliest time lies in the years 1973 to 2099; None: it is no Unix time."""
+    if not len(times):
+        return None
+    earliest = times.min(keepdims=True)
+    unit = unit_of(earliest)
+    return None if unit is None or earliest[0] < _EARLIEST_UNIX_TIME * _UNIX_UNITS[unit] else unit
 
 
 def readable_times(times: np.ndarray[Any, Any]) -> list[str]:
-    """Format timestamps and plausible Unix times as dates, and other times as numbers.
+    """Format timestamps and plausible Unix times of one unit as dates, and other times as numbers.
 
     >>> readable_times(np.array([978_300_760])), readable_times(np.array([3, 2500]))
     (['2000-12-31 22:12:40'], ['3', '2,500'])
     """
-    if times.dtype.kind == "M" or _are_unix_times(times):
+    seconds = seconds_of(times)
+    if times.dtype.kind == "M" or (seconds is not None and not np.isnan(seconds).any()):
         return [str(moment).replace("T", " ") for moment in to_moments(times).astype("datetime64[s]")]
     return [format(time, ",.6g" if times.dtype.kind == "f" else ",") for time in times]

@@ -206,10 +206,12 @@ class TestTimes:
             ([1.0, float("nan"), 2.0, 3.0, 4.0, 5.0], ["needs a time", "NaN", "'time'"]),
             ([1.0, float("inf"), 2.0, 3.0, 4.0, 5.0], ["needs a time", "infinity", "'time'"]),
             (list("abcdef"), ["ISO 8601", "'time'", "'f' for one"]),
+            (["2024-02-29", "2024-02-30", *["2024-03-01"] * 4], ["ISO 8601", "'2024-02-30' for one"]),
+            (["1", "9" * 30, *"3456"], ["ISO 8601", f"'{'9' * 30}' for one"]),
             ([True] * 6, ["integers, floats or timestamps", "'time'", "bool"]),
             ([dt.timedelta(seconds=n) for n in TIMES], ["integers, floats or timestamps", "'time'", "duration"]),
         ],
-        ids=["some null", "all null", "NaN", "infinity", "strings", "booleans", "durations"],
+        ids=["some null", "all null", "NaN", "infinity", "strings", "no date", "no integer", "booleans", "durations"],
     )
     def test_what_is_no_time_is_refused(self, times: list[Any], words: list[str]) -> None:
         refused(*words, source=events_table(strings=True, time=times))

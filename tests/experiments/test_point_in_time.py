@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import fairstream
 from fairstream import EventLog, FairRecommender, Run
-from fairstream.evaluation import Lists, Truth
+from fairstream.evaluation import Lists, PeriodTask, Truth
 from fairstream.models import NO_CONTEXT, Context, MFScorer, blend
 from fairstream.paper import protocol
 from fairstream.training.optimizers import state_tensors
@@ -127,6 +127,17 @@ def retimed(world: World, end: int, rng: np.random.Generator) -> World:
     times = world.times.copy()
     times[end:] = times[end - 1] + with_times(world, rng).times[: len(times) - end] - 1_700_000_000
     return regrouped(world._replace(times=times), end, rng)
+
+
+def mistimed(world: World, end: int, rng: np.random.Generator) -> World:
+    """The same later events with times in milliseconds."""
+    assert world.times is not None
+    return world._replace(times=np.append(world.times[:end], 1_000 * world.times[end:]))
+
+
+def missing(world: World, end: int, rng: np.random.Generator) -> World:
+    """No later events."""
+    return world._replace(pairs=world.pairs[:end], times=None if world.times is None else world.times[:end])
 
 
 def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
@@ -420,6 +431,7 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
 # ── models that read histories ───────────────────────────────────────────────────────────
 
 READERS = pytest.mark.parametrize("model", ["gru", "sasrec", "item-item", "blend"])
+CHANGES = pytest.mark.parametrize("change", [replaced, reordered, retimed, mistimed, missing])
 
 
 @pytest.fixture
@@ -447,7 +459,7 @@ def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> No
     assert len(expected["judged"]) == t
     if model == "blend":  # the weights are among what is compared
         assert any(map(any, expected["models"][t - 1]["n_periods"]))
-    for change in (replaced, reordered, retimed):
+    for change in (replaced, reordered, retimed, mistimed):
         assert past(carried(change(world, end, rng).log("south"), **options), t, learned=t - 1) == expected
     cut = {"pretrain_ratio": N_FIRST / end, "n_periods": t, "n_blocks": t}
     assert past(carried(world.log("south", end=end), **{**options, **cut}), t, learned=t - 1) == expected
@@ -461,7 +473,9 @@ def with_other_item(world: World, at: int) -> World:
     return world._replace(pairs=pairs)
 
 
-def lists_at_events(recommender: FairRecommender, world: World, start: int, end: int, k: int = K) -> dict[int, Any]:
+def lists_at_events(
+    recommender: FairRecommender, world: World, start: int, end: int, task: PeriodTask = "event"
+) -> dict[int, Any]:
     """The lists made at each user's events from `start` to `end`, with their scores, in the order of the events."""
     asked = list[tuple[Lists, Truth]]()
 
@@ -470,7 +484,7 @@ def lists_at_events(recommender: FairRecommender, world: World, start: int, end:
         return 0.0
 
     events, users = world.tables(start, end)
-    recommender.evaluate(events, users=users, task="event", k=k, metrics={"remember": remember}, n_resamples=0)
+    recommender.evaluate(events, users=users, task=task, k=K, metrics={"remember": remember}, n_resamples=0)
     lists, truth = asked[0]  # of all events, slices of them follow
     ids = np.array(list(dict.fromkeys(world.pairs[:, 0].tolist())))  # rows are in the order of appearance
     return {
@@ -523,7 +537,7 @@ def test_the_time_of_an_event_changes_the_list_at_it_and_later_lists_of_its_user
 
 @pytest.mark.few(2)
 @READERS
-@pytest.mark.parametrize("change", [replaced, reordered, retimed])
+@CHANGES
 @pytest.mark.usefixtures("few_requests")
 def test_a_list_at_an_event_rests_on_the_events_before_it(model: str, change: Callable[..., World]) -> None:
     rng = np.random.default_rng(1)
@@ -537,6 +551,32 @@ def test_a_list_at_an_event_rests_on_the_events_before_it(model: str, change: Ca
         other = with_other_item(change(world, moment + 1, rng), moment)
         there = lists_at_events(recommender, other, start, end)
         for user, n in zip(*np.unique(world.pairs[start : moment + 1, 0], return_counts=True), strict=True):
+            for ours, theirs in zip(here[int(user)][:n], there[int(user)][:n], strict=True):
+                assert ours[0].tolist() == theirs[0].tolist()
+                np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
+
+
+@pytest.mark.few(2)
+@READERS
+@CHANGES
+@pytest.mark.usefixtures("few_requests")
+def test_a_list_at_a_moment_rests_on_what_was_before_it(model: str, change: Callable[..., World]) -> None:
+    """Neither on the simultaneous events, of the user or of others, nor on any later event or time."""
+    rng, start, n_tied = np.random.default_rng(1), N_FIRST + N_EACH, 10
+    world = with_times(make_world(rng, 2), rng)
+    assert world.times is not None
+    world.times[start:] = world.times[start::n_tied].repeat(n_tied)
+    recommender = learned_up_to_the_second_period(model, world)
+    here = lists_at_events(recommender, world, start, N_EVENTS, "moment")
+    assert sum(map(len, here.values())) < N_EVENTS - start
+    for first in (start + n_tied, start + 6 * n_tied):
+        end = first + n_tied
+        other = change(world, end, rng)
+        for at in range(first, end):
+            other = with_other_item(other, at)
+        there = lists_at_events(recommender, other, start, N_EVENTS, "moment")
+        moments = np.unique(np.stack([world.pairs[start:end, 0], world.times[start:end]]), axis=1)[0]
+        for user, n in zip(*np.unique(moments, return_counts=True), strict=True):
             for ours, theirs in zip(here[int(user)][:n], there[int(user)][:n], strict=True):
                 assert ours[0].tolist() == theirs[0].tolist()
                 np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)

@@ -410,6 +410,7 @@ def _within(key: str, **entries: Any) -> Callable[[dict[str, Any]], object]:
         _with(groups={"attribute": 3, "names": ["majority", "minority"], "choice": "larger"}),
         _with(t=-1),
         _with(period_ends=[]),
+        _with(last_time={"dtype": "<M8[us]", "value": 2**70}),
         _with(period_ends=[None]),
         _with(memory=3),
         _with(event_weights=None),

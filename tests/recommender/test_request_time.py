@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+import hashlib
+import json
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
 import torch
 
 import fairstream as fs
@@ -68,10 +73,78 @@ def test_one_moment_can_be_written_in_several_ways() -> None:
     assert rec.recommend(USERS, at=LAST + 59).equals(same_minute)
 
 
-@pytest.mark.parametrize("at", ["2025-07-01", True, np.datetime64("NaT"), np.nan, -1, 1.8e12, [LAST]])
+NO_MOMENTS = [np.datetime64("NaT"), pd.NaT, np.timedelta64(LAST, "s"), timedelta(days=1), date(2025, 7, 1)]
+NO_MOMENTS += [np.nan, np.inf, -1, 1.8e12, 10**400, True, np.True_, "2025-07-01", [LAST], datetime.max, datetime.min]
+
+
+def written(table: pa.Table, way: str) -> pa.Table:
+    """The same table with its times in whole seconds, written in another way."""
+    seconds = pa.array(table["timestamp"].to_numpy().astype("datetime64[s]").astype(np.int64))
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    if way in per_second:
+        column = pc.multiply(seconds, per_second[way])
+    elif way == "float":
+        column = seconds.cast(pa.float64())
+    else:
+        column = seconds.cast(pa.timestamp("s", "Asia/Kathmandu" if way == "zone" else None))  # UTC+05:45
+        column = pc.strftime(column, "%Y-%m-%dT%H:%M:%S+00:00") if way == "text" else column
+    return table.set_column(2, "timestamp", column)
+
+
+def shifted(table: pa.Table, minutes: int) -> pa.Table:
+    return table.set_column(2, "timestamp", pc.add(table["timestamp"], timedelta(minutes=minutes)))
+
+
+def all_that_times_decide(tables: Any, at: int, model: str = "sasrec") -> list[Any]:
+    """Lists and results of a recommender that learns the first of three tables, then the second."""
+    torch.manual_seed(0)
+    first, second, third = tables
+    rec = fitted(model, first)
+    found: list[Any] = [
+        rec.evaluate(second, task=task, n_resamples=0).to_dict() for task in ("event", "moment", "next")
+    ]
+    rec.update(second).observe(third)
+    return [*found, rec.recommend(USERS), rec.recommend(USERS, at=at), rec.recommend(USERS, task="event", at=at)]
+
+
+LEARNED, NEW, OBSERVED = events(120), events(40, LAST + 10**6, seed=1), events(30, LAST + 2 * 10**6, seed=2)
+IN_SECONDS = [written(table, "timestamps") for table in (LEARNED, NEW, OBSERVED)]
+SOON = LAST + 3 * 10**6
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("way", ["s", "ms", "us", "ns", "float", "zone", "text"])
+def test_however_times_are_written_they_are_the_same(way: str) -> None:
+    expected = all_that_times_decide(IN_SECONDS, SOON)
+    assert all_that_times_decide([written(table, way) for table in IN_SECONDS], SOON) == expected
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("model", ["sasrec", "blend"])
+@pytest.mark.parametrize("minutes", [1, -20_000_000, 30_000_000])  # 1987, and 2082
+def test_only_differences_of_times_count(model: str, minutes: int) -> None:
+    expected = all_that_times_decide(IN_SECONDS, SOON, model)
+    moved = [shifted(table, minutes) for table in IN_SECONDS]
+    assert all_that_times_decide(moved, SOON + 60 * minutes, model) == expected
+    later = [*moved[:2], shifted(moved[2], 1_000)]
+    assert all_that_times_decide(later, SOON + 60 * minutes, model)[-1] != expected[-1]
+
+
+@pytest.mark.parametrize("at", NO_MOMENTS)
 def test_what_is_no_moment_is_refused(at: Any) -> None:
     with pytest.raises(fs.ConfigurationError, match="at must be a datetime, a NumPy datetime64 or seconds since 1970"):
         fitted().recommend(USERS, at=at)
+
+
+def test_an_event_after_2099_hides_no_moment() -> None:
+    """Such as 9999-12-31, which means that the time is unknown: it counts as that."""
+    table = events()
+    times = table["timestamp"].to_numpy().copy()
+    times[-1] = np.datetime64("9999-12-31")
+    rec = fitted(table=table.set_column(2, "timestamp", pa.array(times)))
+    assert any("1 of 200 times are before 1970 or after 2099" in note for note in rec.notes)
+    assert len(rec.recommend(USERS, at=LAST)) > 0
+    assert rec.state.history.latest_time() < LAST
 
 
 def test_a_request_is_not_before_what_is_known() -> None:
@@ -125,3 +198,17 @@ def test_a_model_keeps_the_kind_of_its_fit(tmp_path: Path) -> None:
     backwards = timed.update(events(40, LAST - 10**7, seed=1))
     assert any("older than the latest known event" in note for note in backwards.notes)
     assert backwards.recommend(USERS).equals(backwards.recommend(USERS, at=LAST))
+
+
+@pytest.mark.parametrize("damage", [lambda times: times[1:], lambda times: times.int(), lambda times: times[:, None]])
+def test_other_times_than_those_of_the_events_are_a_damaged_checkpoint(damage: Any, tmp_path: Path) -> None:
+    fitted().save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    path = tmp_path / manifest["tensors"]["file"]
+    tensors = safetensors.torch.load_file(path)
+    content = safetensors.torch.save({**tensors, "events/times": damage(tensors["events/times"]).contiguous()})
+    path.write_bytes(content)
+    manifest["tensors"]["sha256"] = hashlib.sha256(content).hexdigest()
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(fs.CheckpointError, match="is damaged"):
+        fs.load(tmp_path)

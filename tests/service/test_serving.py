@@ -128,6 +128,7 @@ def test_sessions_are_answered_as_histories_are(model: str, items: list[str], so
 
 
 NOW = 1_800_000_000.0
+LATE = st.just(0) | st.integers(0, 10**14) | st.sampled_from([2 * 10**15, -3 * 10**15])  # also 1963, and 2122
 
 
 @cache
@@ -138,7 +139,7 @@ def fitted_with_times(model: str) -> FairRecommender:
     times = NOW - random.exponential(90_000, 400).cumsum()[::-1]
     columns = {"user_id": [f"u{row}" for row in users], "item_id": [f"i{row}" for row in items]}
     recommender = make_recommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
-    recommender.fit(pa.table({**columns, "time": (times * 1e6).astype(np.int64)}))
+    recommender.fit(pa.table({**columns, "time": (times * 1e6).astype("datetime64[us]")}))
     for name, parameter in recommender.state.model.named_parameters():
         if name.endswith(("elapsed", "since")):
             torch.nn.init.normal_(parameter.data[1:], std=3.0)
@@ -148,17 +149,19 @@ def fitted_with_times(model: str) -> FairRecommender:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["sasrec", "blend"])
 @settings(deadline=None, max_examples=3)
-@given(batches=st.lists(st.tuples(EVENTS, st.integers(0, 10**12)), max_size=3))
+@given(batches=st.lists(st.tuples(EVENTS, st.integers(0, 10**12), LATE), max_size=3))
 def test_lists_are_requested_at_the_present_moment(
-    model: str, batches: list[tuple[list[tuple[str, str]], int]]
+    model: str, batches: list[tuple[list[tuple[str, str]], int, int]]
 ) -> None:
+    """Also of events that come late, and of some with a time that is none."""
     recommender, clock = deepcopy(fitted_with_times(model)), [NOW]
     serving = ServingModel(recommender.state, "m", lambda: clock[0])
-    for events, microseconds in batches:
-        new = table(events, int(clock[0] * 1e6))
-        serving.add(new)
+    for events, microseconds, late in batches:
+        first_time = int(clock[0] * 1e6) - late
+        serving.add(table(events, first_time))
         if known := [event for event in events if event[1] in ITEMS]:
-            recommender.observe(table(known, int(clock[0] * 1e6)))
+            new = table(known, first_time)
+            recommender.observe(new.set_column(2, "time", new["time"].cast(pa.timestamp("us"))))
         clock[0] += 60 + microseconds / 1e6
         serving.refresh_popularity()
         for user in ("newcomer", *{user for user, _ in events}):

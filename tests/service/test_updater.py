@@ -22,6 +22,7 @@ from fairstream.service import schema, updates
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore, closed_periods, held_out
+from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, models, promote, rollback, tidy
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updater import update
@@ -35,6 +36,12 @@ MINORITY = PEOPLE.filter(pc.equal(PEOPLE["value"], "minority"))["user_id"]
 
 def with_items(events: pa.Table, items: pa.Array) -> pa.Table:
     return events.set_column(1, "item_id", items)
+
+
+def as_learned(events: pa.Table) -> pa.Table:
+    """Stored events with timestamps in place of microseconds."""
+    times = events["time"].cast(pa.timestamp("us"))
+    return pa.table({"user_id": events["user_id"], "item_id": events["item_id"], "time": times})
 
 
 def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Workspace) -> None:
@@ -55,6 +62,17 @@ def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Wor
     assert fairstream.load(learned.models.path(rows[0].id)).recommend(["u0"]).num_rows == 20
 
 
+def test_one_date_of_1970_takes_the_times_of_no_other_event(new_workspace: Maker) -> None:
+    learning = Learning(model="sasrec", method="Finetune", model_settings={"embedding_dim": 8}, pretrain_epochs=1)
+    workspace, events = new_workspace(**{**SMALL, "learning": learning}), PERIODS[0]
+    times = events["time"].to_numpy().copy()
+    times[0] = np.datetime64(0, "us")
+    take_in(workspace, events.set_column(2, "time", pa.array(times)))
+    outcome = update(workspace)
+    assert outcome.model is not None
+    assert fairstream.load(workspace.models.path(outcome.model)).model.reads_times
+
+
 def test_held_out_events_are_learned_with_the_next_period(learned: Workspace) -> None:
     store = EventStore(learned)
     first, second = closed_periods(learned.engine)
@@ -65,8 +83,8 @@ def test_held_out_events_are_learned_with_the_next_period(learned: Workspace) ->
     assert newest.about["n_learned"] == len(late) + int(second.n_events * share)
     known = fairstream.load(learned.models.path(newest.id))
     with pytest.raises(fairstream.DataError, match="learned from every one"):
-        known.evaluate(late.select(["user_id", "item_id", "time"]))
-    known.evaluate(held_out(store, second).select(["user_id", "item_id", "time"]))
+        known.evaluate(as_learned(late))
+    known.evaluate(as_learned(held_out(store, second)))
 
 
 def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from streams import PERSON
+from streams import PERSON, SMALL, named_stream, take_in
 from typer.testing import CliRunner, Result
 
 import fairstream
@@ -80,6 +81,24 @@ def test_lists_are_those_of_the_service(learned: Workspace, tmp_path: Path) -> N
     assert f"{PERSON}, by model {expected.model}" in cli("recommend", learned.folder, PERSON).stdout
     assert "give ids of users" in str(cli("recommend", learned.folder).exception)
     assert "does not read times" in str(cli("recommend", learned.folder, PERSON, "--at", "2030-01-01").exception)
+
+
+def test_a_list_can_be_requested_at_another_moment(new_workspace: Callable[..., Workspace]) -> None:
+    learning = Learning(model="sasrec", method="Finetune", model_settings={"embedding_dim": 8}, pretrain_epochs=1)
+    workspace = new_workspace(**{**SMALL, "learning": learning})
+    take_in(workspace, named_stream()[0][0])
+    assert updater.update(workspace).kind == "promoted"
+    asked = ("recommend", workspace.folder, PERSON, "--at")
+    expected = document(*asked, "2030-01-01T09:00+09:00")
+    assert document(*asked, "2030-01-01") == document(*asked, 1_893_456_000) == expected
+    for wrong, words in {
+        **dict.fromkeys(("", "soon", "nan", "inf", "1e400", "-1", "9999-12-31"), "must be a datetime"),
+        **dict.fromkeys(("0", "2020-01-01"), "must not be before the latest known event, 2023-11-"),
+    }.items():
+        result = cli(*asked, wrong)
+        assert isinstance(result.exception, fairstream.ConfigurationError)
+        assert words in str(result.exception)
+        assert result.stdout == ""
 
 
 @pytest.mark.slow

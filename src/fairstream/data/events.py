@@ -334,18 +334,27 @@ def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Parse times in text as integers or timestamps; return other columns unchanged."""
     if not is_text(column.type) or len(column) == 0:
         return column
-    failure = ""
+    times, misfits = _parse_text(column)
+    if times is not None:
+        return times
+    misfits.sort(key=lambda text: _parse_text(pa.chunked_array([[text]]))[0] is not None)  # first what is no time
+    shown = f", {misfits[0]!r} for one" if misfits else ""
+    raise DataError(
+        f"times that are text must be ISO 8601, all with a time zone or all without, such as 2024-05-01T12:30:00Z, but "
+        f"{name!r} holds others{shown}; convert it first"
+    )
+
+
+def _parse_text(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray | None, list[str]]:
+    """Return integers or timestamps; or None, and for each kind of them a text that does not fit."""
+    misfits = list[str]()
     stamps = (pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
     for kind in (pa.int64(), *stamps):
         try:
-            return column.cast(kind)
+            return column.cast(kind), []
         except pa.ArrowInvalid as error:
-            shown = re.search(r"string: '(.*?)' as", str(error))
-            failure = f", {shown[1]!r} for one" if shown else ""
-    raise DataError(
-        f"times that are text must be ISO 8601, all with a time zone or all without, such as 2024-05-01T12:30:00Z, but "
-        f"{name!r} holds others{failure}; convert it first"
-    )
+            misfits += re.findall(r"string: '(.*?)' as", str(error))
+    return None, misfits
 
 
 def _times(column: pa.ChunkedArray, name: str, unit: str | None) -> np.ndarray[Any, Any]:

@@ -198,8 +198,9 @@ def _number(
         for name in ("user_id", "item_id")
     )
     user_ids, item_ids = (Vocabulary.of_distinct(id_column(column)) for column in ids)
-    notes = notes_on_order(was_sorted=is_sorted, n_repeated=n_repeated, repeats=repeats)
-    return EventLog(users, items, times.view(kind), user_ids, item_ids, notes=notes)
+    times = times.view(kind)
+    notes = notes_on_order(times, was_sorted=is_sorted, n_repeated=n_repeated, repeats=repeats)
+    return EventLog(users, items, times, user_ids, item_ids, notes=notes)
 
 
 def _write_columns(events: duckdb.DuckDBPyRelation, work: Path) -> list[np.ndarray[Any, Any]]:

@@ -19,7 +19,7 @@ from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
 from fairstream.display import Summary, Tabular
 from fairstream.errors import DataError
-from fairstream.periods import seconds_of, unit_of
+from fairstream.periods import UNIT_NAMES, notes_on_times, seconds_of, unit_of
 from fairstream.plotting import area_chart
 from fairstream.text import percent
 
@@ -27,7 +27,6 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _IDS_AT_ONCE = 1 << 16
 MIN_SHARE_OF_TIES = 0.01  # of the tested events, for a note of a run
 _IN_NO_GROUP = ": they count overall and in no group"
-_UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,9 +75,10 @@ class EventLog(Tabular):
         users, items = Vocabulary(), Vocabulary()
         user_rows, item_rows = users.extend(user_ids), items.extend(item_ids)
         first = first_of_each(pair_keys(user_rows, item_rows))
-        notes = notes_on_order(was_sorted=was_sorted, n_repeated=len(times) - len(first), repeats=repeats)
-        if len(first) < len(times) and repeats == "first":
+        n_repeated = len(times) - len(first)
+        if n_repeated and repeats == "first":
             user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
+        notes = notes_on_order(times, was_sorted=was_sorted, n_repeated=n_repeated, repeats=repeats)
         return cls(user_rows, item_rows, times, users, items, notes=notes)
 
     def save(self, folder: str | Path) -> None:
@@ -223,7 +223,7 @@ class EventLog(Tabular):
         units = unit_of(np.array([last_time])), unit_of(self.times)
         if units[0] != units[1]:
             return (
-                f"the earlier times look like {_UNIT_NAMES[units[0]]} since 1970, these like {_UNIT_NAMES[units[1]]}: "
+                f"the earlier times look like {UNIT_NAMES[units[0]]} since 1970, these like {UNIT_NAMES[units[1]]}: "
                 f"check the unit of the times",
             )
         n_older = int(np.searchsorted(self.times, last_time))
@@ -360,8 +360,10 @@ def note_on_ties(n_tied: int, n_events: int, events: str = "events") -> str:
     return f"{share}: the order among them may be that of a file; the task moment counts them as one request"
 
 
-def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "first") -> tuple[str, ...]:
-    """Return notes on sorted events and repeated pairs."""
+def notes_on_order(
+    times: np.ndarray[Any, Any], *, was_sorted: bool, n_repeated: int, repeats: Repeats
+) -> tuple[str, ...]:
+    """Return notes on sorted events, repeated pairs and unknown times."""
     notes = [] if was_sorted else ["the events were not in chronological order and have been sorted by time"]
     if n_repeated and repeats == "first":
         left_out = f"{n_repeated} repeated (user, item) pair(s) left out"
@@ -370,7 +372,7 @@ def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "fir
         notes.append(
             f"{n_repeated} events repeat a (user, item) pair and are kept: they are learned and known, not tested"
         )
-    return tuple(notes)
+    return (*notes, *notes_on_times(times))
 
 
 def first_of_each(keys: Rows) -> Rows:

@@ -200,7 +200,7 @@ def read_state(
         return _read_state(manifest, tensors, trainer, mapped=mapped)
     except RuntimeError:  # what PyTorch raises for tensors of other names or shapes
         raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
 
 
@@ -216,6 +216,8 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
     ends = tuple(map(int, manifest["period_ends"]))
     times = tensors["events/times"].numpy() if "events/times" in tensors else None
+    if times is not None and (times.dtype != np.float64 or times.shape != users.shape):
+        raise ValueError("events/times")
     history = History.of(users, items, times, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
     if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,12 +165,15 @@ def request_time(at: Any, latest: float, *, reads_times: bool) -> float:
         )
     moment: Any = at
     if isinstance(at, datetime):
-        moment = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        with suppress(ValueError):  # pandas' missing time is a datetime without a timestamp
+            moment = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     elif isinstance(at, np.datetime64):
-        moment = np.nan if np.isnat(at) else at.astype("datetime64[us]").astype(np.int64) / 1e6
-    is_number = isinstance(moment, int | float | np.integer | np.floating) and not isinstance(moment, bool)
-    if not is_number or not 0 <= moment < LATEST_SECONDS:
-        raise ConfigurationError(f"at must be a datetime, a NumPy datetime64 or seconds since 1970, got {at!r}")
+        moment = at.astype("datetime64[us]").astype(np.int64) / 1e6
+    is_number = isinstance(moment, int | float | np.integer | np.floating)
+    if not is_number or isinstance(moment, bool | np.timedelta64) or not 0 <= moment < LATEST_SECONDS:
+        raise ConfigurationError(
+            f"at must be a datetime, a NumPy datetime64 or seconds since 1970, before 2100, got {at!r}"
+        )
     if moment // 60 < latest // 60:
         known = readable_times(np.array([latest * 1e6]).astype("datetime64[us]"))[0]
         raise ConfigurationError(f"at must not be before the latest known event, {known} UTC, got {at!r}")

@@ -25,6 +25,7 @@ from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
 from fairstream.errors import FairstreamError, ModelError
 from fairstream.evaluation import best_items
 from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
+from fairstream.periods import seconds_of
 from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
 
@@ -220,7 +221,8 @@ class ServingModel:
         pairs = is_known & (rows >= 0)
         is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
         places = np.flatnonzero(is_known)
-        seconds = events["time"].to_numpy() / 1e6
+        seconds = seconds_of(events["time"].to_numpy().astype("datetime64[us]"))
+        assert seconds is not None  # as of all timestamps
         by_user: dict[str, dict[int, int]] = {}
         for place, item in zip(places.tolist(), items[places].tolist(), strict=True):
             by_user.setdefault(users[place], {}).setdefault(item, place)
@@ -370,10 +372,8 @@ class ServingModel:
         counts = history.n_events_of(rows)
         places = history.latest_positions(rows, int(counts.max()))[0]
         latest = history.items_of_events(places)
-        seconds = np.full(places.shape, np.nan)
-        if self._state.model.reads_times:
-            minutes = history.minutes_of_events(places)
-            seconds[minutes >= 0] = 60.0 * minutes[minutes >= 0]
+        minutes = history.minutes_of_events(places) if self._state.model.reads_times else np.full_like(places, -1)
+        seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)
         ends = zip(latest, seconds, counts.tolist(), strict=True)
         return [(items[len(items) - n :], times[len(times) - n :]) for items, times, n in ends]
 

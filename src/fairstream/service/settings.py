@@ -237,5 +237,6 @@ def _lines(config: Configuration) -> Iterator[str]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + " }"
+        options = [f"{name} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
+        return f"{{ {', '.join(options)} }}"
     return json.dumps(value, ensure_ascii=False)

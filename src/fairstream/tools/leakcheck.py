@@ -13,7 +13,7 @@ from fairstream.data.log import note_on_ties, tied_events
 from fairstream.data.reading import SUFFIXES, Columns, find_file, to_table
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
-from fairstream.periods import readable_times, seconds_of
+from fairstream.periods import UNIT_NAMES, readable_times, seconds_of, unix_unit
 from fairstream.text import percent, text_table
 
 Kind = Literal["none", "across users", "within users", "random"]
@@ -202,10 +202,11 @@ def leakcheck(
     users, items = Vocabulary(), Vocabulary()
     known = _Part.read(train, columns, users, items, what="the training events")
     tested = _Part.read(test, columns, users, items, what="the test events")
-    if (known.times.dtype.kind == "M") != (tested.times.dtype.kind == "M"):
+    kinds = [_kind(part.times) for part in (known, tested)]
+    if kinds[0] != kinds[1] and ("timestamps" in kinds or "numbers" not in kinds):
         raise DataError(
-            f"times must be of one kind in both parts: the training events have {_kind(known)}, the test events "
-            f"{_kind(tested)}; convert one of the columns"
+            f"times must be of one kind in both parts: the training events have {kinds[0]}, the test events "
+            f"{kinds[1]}; convert one of the columns"
         )
     moments, ranks = np.unique(np.concatenate([known.times, tested.times]), return_inverse=True)
     before, after = ranks[: len(known.times)], ranks[len(known.times) :]
@@ -319,5 +320,8 @@ def _overlap(train: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> float:
     return 1.0 if last >= end else float((last - begin) / (end - begin))
 
 
-def _kind(part: _Part) -> str:
-    return "timestamps" if part.times.dtype.kind == "M" else "numbers"
+def _kind(times: np.ndarray[Any, Any]) -> str:
+    if times.dtype.kind == "M":
+        return "timestamps"
+    unit = unix_unit(times)
+    return "numbers" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
