@@ -162,7 +162,7 @@ class BlendScorer(Scorer):
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
         for at, task in enumerate(TASKS):
             first = np.asarray(history.first_interactions(new), dtype=np.int64)
-            requests = _requests(task, history, first, contexts.n_items)
+            requests = _requests(task, history, first, contexts.scorable_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
                 chosen = requests.where(_spread(ranges == length, MAX_REQUESTS), user_weights)
@@ -177,7 +177,7 @@ class BlendScorer(Scorer):
     def _calibration_data(
         self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder
     ) -> _CalibrationData:
-        candidates, offset = _candidates(requests.items, contexts.n_items)
+        candidates, offset = _candidates(requests.items, contexts.scorable_items)
         # A list for a period is requested before it, one for an event at its own time.
         now = history.latest_time(int(requests.before[0])) if task == "next" else None
         known = replace(contexts, observed=history, task=task, now=now)
@@ -254,8 +254,8 @@ class _Requests(NamedTuple):
         return _Requests(users, before, n_events, weights, number[self.row[is_wanted]], self.items[is_wanted])
 
 
-def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:
-    """One request for each new event, or one for each user of them."""
+def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Requests:
+    """One request for each new event of a `scorable` item, or one for each user of them."""
     users, items = history.users_at(new), history.items_at(new)
     if task == "event":
         requesters, row, before = users, np.arange(len(new)), new
@@ -263,7 +263,7 @@ def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Request
         requesters, row = np.unique(users, return_inverse=True)
         before = np.full(len(requesters), new.min(initial=len(history)))
     n_events = history.n_events_of(requesters, before)
-    is_wanted = items < n_items
+    is_wanted = np.isin(items, scorable)
     rows, row = np.unique(row[is_wanted], return_inverse=True)
     return _Requests(requesters[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
 
@@ -277,20 +277,18 @@ def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any
     return spread
 
 
-def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
-    """(C,) the candidates of the requests: all items, or the wanted ones and a sample of the others.
+def _candidates(wanted: Rows, scorable: Rows) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
+    """(C,) the candidates of the requests: all `scorable` items, or the wanted ones and a sample of the others.
 
     Also (C,) the log of how many items each candidate stands for.
     """
     wanted = np.unique(wanted)
-    others = np.setdiff1d(np.arange(n_items), wanted, assume_unique=True)
+    others = np.setdiff1d(scorable, wanted, assume_unique=True)
     if len(others) <= MAX_CANDIDATES:
-        return np.arange(n_items), np.zeros(n_items)
+        return scorable, np.zeros(len(scorable))
     sampled = others[np.linspace(0, len(others) - 1, MAX_CANDIDATES).astype(np.int64)]
-    offset = np.full(n_items, np.log(len(others) / len(sampled)))
-    offset[wanted] = 0.0
     candidates = np.union1d(wanted, sampled)
-    return candidates, offset[candidates]
+    return candidates, np.where(np.isin(candidates, wanted), 0.0, np.log(len(others) / len(sampled)))
 
 
 def _prior(task: Task, length: int) -> tuple[float, ...]:
