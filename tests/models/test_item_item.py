@@ -24,7 +24,8 @@ from fairstream.models import (
 from fairstream.models import item_item as module
 
 N_ITEMS = 9
-PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, N_ITEMS - 1)), min_size=1, max_size=40, unique=True)
+PAIR = st.tuples(st.integers(0, 6), st.integers(0, N_ITEMS - 1))
+PAIRS = st.lists(PAIR, min_size=1, max_size=40, unique=True)
 Array = np.ndarray[Any, Any]
 
 
@@ -64,8 +65,13 @@ def assert_close(ours: Tensor, theirs: Any) -> None:
     torch.testing.assert_close(ours.double(), torch.as_tensor(theirs).double(), rtol=1e-4, atol=1e-5)
 
 
-@given(pairs=PAIRS, ridge=st.sampled_from([0.3, 10.0]), activity=st.sampled_from([0.0, 0.5, 1.0]))
+@given(
+    pairs=PAIRS | st.lists(PAIR, min_size=1, max_size=40),
+    ridge=st.sampled_from([0.3, 10.0]),
+    activity=st.sampled_from([0.0, 0.5, 1.0]),
+)
 def test_scores_are_those_of_a_plain_inverse(pairs: list[tuple[int, int]], ridge: float, activity: float) -> None:
+    """Also where users have items several times."""
     history = history_of(pairs)
     model = learned(history, ridge=ridge, activity=activity)
     assert_close(scores_of(model, history), plain_ease(history, ridge=ridge, activity=activity))

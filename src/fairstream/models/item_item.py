@@ -168,6 +168,20 @@ class ItemItemScorer(ItemPairScorer):
     def _solve(self) -> Tensor:
         return _regression(self.counts, self._ridge)
 
+    def _sums(self, history: Tensor, begin: int, end: int) -> Tensor:
+        return super()._sums(_without_repeats(history), begin, end)
+
+
+def _without_repeats(history: Tensor) -> Tensor:
+    """Replace each item of a history (B, L) that is in it before by padding.
+
+    >>> _without_repeats(torch.tensor([[-1, 5, 3, 5]]))
+    tensor([[-1,  5,  3, -1]])
+    """
+    items, order = history.sort(dim=1, stable=True)
+    is_repeat = F.pad(items[:, 1:] == items[:, :-1], (1, 0))
+    return history.masked_fill(torch.zeros_like(is_repeat).scatter(1, order, is_repeat), -1)
+
 
 def _activity_weights(n_items: Rows, activity: float) -> Floats:
     """n^−activity, and 0 for users without any item."""
