@@ -154,8 +154,10 @@ class ItemItemScorer(ItemPairScorer):
 
     def _add(self, counts: Floats, places: Rows, history: History, new: Positions, weights: UserWeights | None) -> None:
         """Replace the parts of the users who have new events."""
-        new = history.first_interactions(new)  # x_u holds zeros and ones: repeats change nothing
         pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
+        if len(history) > len(history.seen):  # x_u holds zeros and ones: repeats change nothing
+            old = np.setdiff1d(np.arange(len(history)), new)
+            pairs = pairs.without(SeenItems.from_pairs(history.users_at(old), history.items_at(old)))
         users = pairs.distinct_users()
         bounds, items = history.seen.lists(users)
         is_new = pairs.has(np.repeat(users, np.diff(bounds)), items)
