@@ -335,6 +335,25 @@ def test_every_period_counts_the_same_until_older_ones_fade(
     assert torch.equal(model.n_periods, n_before + is_learned.long())
 
 
+def test_longer_histories_than_any_so_far_have_the_weights_of_the_longest(fitted: fs.FairRecommender) -> None:
+    """A user's twentieth event is no reason to return to the guess."""
+    state, rng = fitted.state, np.random.default_rng(0)
+    model, previous = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
+    assert isinstance(model, BlendScorer)
+    assert isinstance(previous, BlendScorer)
+    guess = BlendScorer(0, N_ITEMS).weights
+    previous.weights, previous.n_periods = guess, torch.zeros_like(previous.n_periods)
+    n_events = np.bincount(state.history.users, minlength=state.history.n_users)
+    users = np.flatnonzero((n_events >= 5) & (n_events < 20))
+    history = state.history.after(users, rng.integers(0, state.history.n_items, len(users)))
+    new, contexts = np.arange(len(state.history), len(history)), ContextBuilder(model.history_length, state.history)
+    model.calibrate_from(previous, history, new, contexts)
+    assert model.n_periods.tolist() == [[0, 0, 0, 1, 0]] * len(TASKS)
+    assert torch.equal(model.weights[:, :3], guess[:, :3])
+    assert not torch.equal(model.weights[:, 3], guess[:, 3])
+    assert torch.equal(model.weights[:, 4], model.weights[:, 3])
+
+
 @pytest.mark.slow
 def test_users_count_as_much_as_their_weights_say(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
     """Users that count a million times decide alone; those that count nothing might as well not be there."""

@@ -167,7 +167,9 @@ class BlendScorer(Scorer):
             for length in range(len(LENGTHS) + 1):
                 chosen = requests.where(_spread(ranges == length, MAX_REQUESTS), user_weights)
                 if len(chosen.users) < _MIN_REQUESTS:
-                    continue  # the weights stay the same
+                    if length > 1 and not n_periods[at, length]:  # of users who were in the range before until now
+                        weights[at, length] = weights[at, length - 1]
+                    continue
                 data = previous._calibration_data(task, chosen, history, contexts)
                 learned = data.fit_weights(torch.tensor(_prior(task, length))).to(weights)
                 weights[at, length].lerp_(learned, 1 / min(1 + int(n_periods[at, length]), MEMORY))
@@ -311,8 +313,9 @@ class Blend(ModelConfig):
     the logarithms of the items' popularity, overall and with four half-lives. The weights w_p depend on the task (the
     very next event, or a list for the coming period) and on the length of the user's history. Maximum likelihood sets
     them from how the parts rank new events before learning them: in `fit` the last 5 % of the events, in each update
-    the new period. They are the mean of all periods so far; from the ninth on, older ones fade. With too few events to
-    learn from, they are fixed values, and a note says so.
+    the new period. They are the mean of all periods so far; from the ninth on, older ones fade. A range of lengths
+    without enough events in any period so far has the weights of the next shorter one. With too few events to learn
+    any, they are fixed values, and a note says so.
 
     Gradient descent trains the sequence model, with a fairness loss if there is one. Group weights act on all parts
     and on the weights of the blend.
