@@ -175,8 +175,8 @@ class GRU4Rec(ModelConfig):
     There is no user table: the model serves every user from the first event on.
 
     Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
-    takes O(L · embedding_dim · (embedding_dim + C)) operations; the softmax loss ranks C items, at most 5,000. The L
-    steps run one after another, so it is slower than `SASRec` on a GPU.
+    takes O(L · embedding_dim · (embedding_dim + C)) operations, with C as for `SASRec`. The L steps run one after
+    another, so it is slower than `SASRec` on a GPU.
 
     Parameters
     ----------
@@ -221,9 +221,9 @@ class SASRec(ModelConfig):
     a catalogue of up to 5,000 (100,000 on a GPU), and a sample of 1,024 of a larger one.
 
     A setting that is None suits the log and the device when `fit` begins: embedding_dim=64, length=50, blocks=2,
-    heads=2, dropout=0.2; for 200,000 events or more, length=100 and blocks=4; and for these on a GPU, unless one of the
-    first and the fourth is given, embedding_dim=128, heads=4, dropout=0.3. Training from scratch takes up to 60 epochs
-    on a GPU and 12 elsewhere, depending on the number of events (`Training.pretrain_visits`).
+    heads=2, dropout=0.2; for 200,000 events or more, length=100 and blocks=4; and for these on a GPU, unless
+    embedding_dim or heads is given, embedding_dim=128, heads=4, dropout=0.3. Training from scratch takes up to 60
+    epochs on a GPU and 12 elsewhere, depending on the number of events (`Training.pretrain_visits`).
 
     Parameters
     ----------
