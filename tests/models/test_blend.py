@@ -153,14 +153,14 @@ def test_what_a_user_has_had_is_no_alternative_to_what_was_wanted(
     rng, n_items = np.random.default_rng(0), state.history.n_items
     history = state.history.after(rng.integers(0, 160, 200), rng.integers(0, n_items + 5, 200))
     model.grow(history.n_users, history.n_items)
-    requests = _requests(task, history, np.arange(len(state.history), len(history)), n_items)
+    requests = _requests(task, history, np.arange(len(state.history), len(history)), np.arange(n_items))
     monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", n_candidates)
     monkeypatch.setattr("fairstream.models.blend._SCORES_AT_ONCE", 10 * n_items)  # in many pieces
     with torch.no_grad():
         shift = model._calibration_data(
             task, requests, history, ContextBuilder(model.history_length, state.history)
         )._shift
-    candidates, _ = _candidates(requests.items, n_items)
+    candidates, _ = _candidates(requests.items, np.arange(n_items))
     for row, (user, moment) in enumerate(zip(requests.users, requests.before, strict=True)):
         had = history.items[:moment][history.users[:moment] == user]
         assert candidates[shift[row].isneginf()].tolist() == sorted(set(had) & set(candidates)), row
@@ -180,7 +180,7 @@ def test_a_sample_of_the_catalogue_gives_nearly_the_same_weights(
 
 def test_those_that_stand_for_others_count_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", 10)
-    candidates, offset = _candidates(np.array([3, 7, 3]), 100)
+    candidates, offset = _candidates(np.array([3, 7, 3]), np.arange(100))
     assert {3, 7} <= set(candidates.tolist())
     assert np.exp(offset).sum() == pytest.approx(100)
     assert (offset[np.isin(candidates, [3, 7])] == 0).all()
@@ -191,7 +191,7 @@ def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
     rng = np.random.default_rng(0)
     before = History.of(rng.integers(0, 20, 100), rng.integers(0, N_ITEMS, 100))
     history = before.after(rng.integers(0, 25, 60), rng.integers(0, N_ITEMS + 5, 60))
-    requests = _requests(task, history, np.arange(100, 160), before.n_items)
+    requests = _requests(task, history, np.arange(100, 160), np.arange(before.n_items))
     assert (requests.items < before.n_items).all()
     assert (requests.n_events == 0).any()
     users, items = history.users, history.items
@@ -208,7 +208,7 @@ def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
 
 def test_a_user_counts_once_or_by_the_users_weight_however_many_requests_there_are() -> None:
     history = History.of(np.array([0, 0, 0, 1, 2]), np.arange(5))
-    requests = _requests("event", history, np.arange(5), history.n_items)
+    requests = _requests("event", history, np.arange(5), np.arange(5))
     for weights, expected in ((None, [1, 1, 1]), (np.array([2.0, 0.5, 3.0]), [2, 0.5, 3])):
         chosen = requests.where(np.ones(5, np.bool_), weights)
         assert np.bincount(chosen.users, chosen.weights) == pytest.approx(expected)
@@ -229,6 +229,16 @@ def test_fit_and_every_update_learn_the_weights(stream: fs.SyntheticStream, fitt
     assert (after.weights >= 0).all()
     assert not any("guess" in note for rec in (fitted, rec) for note in rec.last_update.notes)
     assert torch.equal(model.n_periods, before)  # the state before is as it was
+
+
+def test_events_observed_before_an_update_give_the_same_weights_as_without(fitted: fs.FairRecommender) -> None:
+    """An observed item that is not learned yet is in no list, so it says nothing about the weights."""
+    rng, at_once = np.random.default_rng(0), copy.deepcopy(fitted)
+    users, items = rng.integers(0, 150, 200), rng.integers(0, 2 * N_ITEMS, 200)
+    events = pa.table({"user_id": users, "item_id": items, "time": 1e6 + np.arange(200)})
+    observed = copy.deepcopy(fitted).observe(events.slice(0, 100)).update(events.slice(100))
+    at_once.update(events)
+    torch.testing.assert_close(observed.model.weights, at_once.model.weights, atol=1e-3, rtol=0)
 
 
 @pytest.mark.slow
@@ -323,6 +333,25 @@ def test_every_period_counts_the_same_until_older_ones_fade(
     torch.testing.assert_close(model.weights, (1 - share) * previous.weights + share * learned)
     assert is_learned.any()
     assert torch.equal(model.n_periods, n_before + is_learned.long())
+
+
+def test_longer_histories_than_any_so_far_have_the_weights_of_the_longest(fitted: fs.FairRecommender) -> None:
+    """A user's twentieth event is no reason to return to the guess."""
+    state, rng = fitted.state, np.random.default_rng(0)
+    model, previous = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
+    assert isinstance(model, BlendScorer)
+    assert isinstance(previous, BlendScorer)
+    guess = BlendScorer(0, N_ITEMS).weights
+    previous.weights, previous.n_periods = guess, torch.zeros_like(previous.n_periods)
+    n_events = np.bincount(state.history.users, minlength=state.history.n_users)
+    users = np.flatnonzero((n_events >= 5) & (n_events < 20))
+    history = state.history.after(users, rng.integers(0, state.history.n_items, len(users)))
+    new, contexts = np.arange(len(state.history), len(history)), ContextBuilder(model.history_length, state.history)
+    model.calibrate_from(previous, history, new, contexts)
+    assert model.n_periods.tolist() == [[0, 0, 0, 1, 0]] * len(TASKS)
+    assert torch.equal(model.weights[:, :3], guess[:, :3])
+    assert not torch.equal(model.weights[:, 3], guess[:, 3])
+    assert torch.equal(model.weights[:, 4], model.weights[:, 3])
 
 
 @pytest.mark.slow

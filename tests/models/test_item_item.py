@@ -24,11 +24,12 @@ from fairstream.models import (
 from fairstream.models import item_item as module
 
 N_ITEMS = 9
-PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, N_ITEMS - 1)), min_size=1, max_size=40, unique=True)
+PAIR = st.tuples(st.integers(0, 6), st.integers(0, N_ITEMS - 1))
+PAIRS = st.lists(PAIR, min_size=1, max_size=40, unique=True)
 Array = np.ndarray[Any, Any]
 
 
-def history_of(pairs: list[tuple[int, int]], n_items: int = N_ITEMS) -> History:
+def history_of(pairs: list[tuple[int, int]] | Array, n_items: int = N_ITEMS) -> History:
     users, items = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return History.of(users, items, n_users=7, n_items=n_items)
 
@@ -64,8 +65,13 @@ def assert_close(ours: Tensor, theirs: Any) -> None:
     torch.testing.assert_close(ours.double(), torch.as_tensor(theirs).double(), rtol=1e-4, atol=1e-5)
 
 
-@given(pairs=PAIRS, ridge=st.sampled_from([0.3, 10.0]), activity=st.sampled_from([0.0, 0.5, 1.0]))
+@given(
+    pairs=PAIRS | st.lists(PAIR, min_size=1, max_size=40),
+    ridge=st.sampled_from([0.3, 10.0]),
+    activity=st.sampled_from([0.0, 0.5, 1.0]),
+)
 def test_scores_are_those_of_a_plain_inverse(pairs: list[tuple[int, int]], ridge: float, activity: float) -> None:
+    """Also where users have items several times."""
     history = history_of(pairs)
     model = learned(history, ridge=ridge, activity=activity)
     assert_close(scores_of(model, history), plain_ease(history, ridge=ridge, activity=activity))
@@ -90,6 +96,21 @@ def test_learned_in_pieces_it_is_what_it_is_at_once(
     assert model.rows.tolist() == at_once.rows.tolist()
     torch.testing.assert_close(model.counts, at_once.counts, rtol=1e-12, atol=1e-12)
     assert_close(scores_of(model, history), scores_of(at_once, history))
+
+
+@pytest.mark.parametrize("kind", [ItemItemScorer, TransitionsScorer])
+@given(pairs=st.lists(PAIR, min_size=1, max_size=40), seed=st.integers(0, 2**32))
+def test_events_can_be_learned_in_any_order(kind: Any, pairs: list[tuple[int, int]], seed: int) -> None:
+    """Such as an old event after a later one of the same user with the same item."""
+    rng, events = np.random.default_rng(seed), np.array(pairs)
+    weights, model = rng.choice([1.0, 2.5], 7), kind(7, N_ITEMS)
+    known = np.empty(0, np.int64)
+    for new in np.array_split(rng.permutation(len(pairs)), 3):
+        known = np.union1d(known, new)
+        model.learn(history_of(events[known]), np.sort(np.searchsorted(known, new)), weights)
+    at_once = kind(7, N_ITEMS)
+    at_once.learn(history_of(pairs), range(len(pairs)), weights)
+    torch.testing.assert_close(model.counts, at_once.counts, rtol=1e-12, atol=1e-12)
 
 
 @given(pairs=PAIRS, max_items=st.integers(1, N_ITEMS - 1))

@@ -25,6 +25,8 @@ from fairstream.models.config import ModelConfig
         ("sasrec", {"dropout": 1.0}, "dropout must be < 1, got 1.0"),
         ("item-item", {"ridge": "high"}, r"ridge must be a number, got 'high' \(the default is 10.0\)"),
         ("sasrec", {"embedding_dim": 10, "heads": 4}, "embedding_dim must be a multiple of heads, 4, got 10; .*"),
+        ("sasrec", {"embedding_dim": 9}, "embedding_dim must be a multiple of heads, 2, got 9; .*"),
+        ("blend", {"sequence.heads": 3}, "embedding_dim must be a multiple of heads, 3, got 64; .*"),
         ("mf", "embedding_dim=8", "the settings of a model are values by name, .*, got 'embedding_dim=8'"),
     ],
 )

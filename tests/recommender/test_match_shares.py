@@ -68,6 +68,17 @@ def test_chance_alone_moves_no_bias() -> None:
     assert torch.allclose(model.bias.weight, before, atol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [10.0, 1e3])
+def test_items_that_a_certain_model_excludes_leave_the_biases_finite(scale: float) -> None:
+    """Their probability is 0 in float32."""
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 50, embedding_dim=8)
+    torch.nn.init.normal_(model.item.weight)
+    counts, is_trained = torch.randint(0, 3, (50,)).float(), torch.arange(50) < 45
+    model.match_shares(scale * torch.randn(40, 8), torch.full((40,), counts.sum() / 40), counts, is_trained)
+    assert model.bias.weight.isfinite().all()
+
+
 def test_an_update_learns_the_popularity_of_new_items() -> None:
     rec = fitted()
     new = range(N_ITEMS, N_ITEMS + 4)

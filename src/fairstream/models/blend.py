@@ -162,12 +162,14 @@ class BlendScorer(Scorer):
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
         for at, task in enumerate(TASKS):
             first = np.asarray(history.first_interactions(new), dtype=np.int64)
-            requests = _requests(task, history, first, contexts.n_items)
+            requests = _requests(task, history, first, contexts.scorable_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
                 chosen = requests.where(_spread(ranges == length, MAX_REQUESTS), user_weights)
                 if len(chosen.users) < _MIN_REQUESTS:
-                    continue  # the weights stay the same
+                    if length > 1 and not n_periods[at, length]:  # of users who were in the range before until now
+                        weights[at, length] = weights[at, length - 1]
+                    continue
                 data = previous._calibration_data(task, chosen, history, contexts)
                 learned = data.fit_weights(torch.tensor(_prior(task, length))).to(weights)
                 weights[at, length].lerp_(learned, 1 / min(1 + int(n_periods[at, length]), MEMORY))
@@ -177,7 +179,7 @@ class BlendScorer(Scorer):
     def _calibration_data(
         self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder
     ) -> _CalibrationData:
-        candidates, offset = _candidates(requests.items, contexts.n_items)
+        candidates, offset = _candidates(requests.items, contexts.scorable_items)
         # A list for a period is requested before it, one for an event at its own time.
         now = history.latest_time(int(requests.before[0])) if task == "next" else None
         known = replace(contexts, observed=history, task=task, now=now)
@@ -254,8 +256,8 @@ class _Requests(NamedTuple):
         return _Requests(users, before, n_events, weights, number[self.row[is_wanted]], self.items[is_wanted])
 
 
-def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:
-    """One request for each new event, or one for each user of them."""
+def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Requests:
+    """One request for each new event of a `scorable` item, or one for each user of them."""
     users, items = history.users_at(new), history.items_at(new)
     if task == "event":
         requesters, row, before = users, np.arange(len(new)), new
@@ -263,7 +265,7 @@ def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Request
         requesters, row = np.unique(users, return_inverse=True)
         before = np.full(len(requesters), new.min(initial=len(history)))
     n_events = history.n_events_of(requesters, before)
-    is_wanted = items < n_items
+    is_wanted = np.isin(items, scorable)
     rows, row = np.unique(row[is_wanted], return_inverse=True)
     return _Requests(requesters[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
 
@@ -277,20 +279,18 @@ def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any
     return spread
 
 
-def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
-    """(C,) the candidates of the requests: all items, or the wanted ones and a sample of the others.
+def _candidates(wanted: Rows, scorable: Rows) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
+    """(C,) the candidates of the requests: all `scorable` items, or the wanted ones and a sample of the others.
 
     Also (C,) the log of how many items each candidate stands for.
     """
     wanted = np.unique(wanted)
-    others = np.setdiff1d(np.arange(n_items), wanted, assume_unique=True)
+    others = np.setdiff1d(scorable, wanted, assume_unique=True)
     if len(others) <= MAX_CANDIDATES:
-        return np.arange(n_items), np.zeros(n_items)
+        return scorable, np.zeros(len(scorable))
     sampled = others[np.linspace(0, len(others) - 1, MAX_CANDIDATES).astype(np.int64)]
-    offset = np.full(n_items, np.log(len(others) / len(sampled)))
-    offset[wanted] = 0.0
     candidates = np.union1d(wanted, sampled)
-    return candidates, offset[candidates]
+    return candidates, np.where(np.isin(candidates, wanted), 0.0, np.log(len(others) / len(sampled)))
 
 
 def _prior(task: Task, length: int) -> tuple[float, ...]:
@@ -314,7 +314,8 @@ class Blend(ModelConfig):
     depend on the task (the very next event, or a list for the coming period) and on the length of the user's history.
     Maximum likelihood sets them from how the parts rank new events before learning them: in `fit` the last 5 % of the
     events, in each update the new period. They are the mean of all periods so far; from the ninth on, older ones fade.
-    With too few events to learn from, they are fixed values, and a note says so.
+    A range of lengths without enough events so far has the weights of the next shorter one. With too few events to
+    learn any, they are fixed values, and a note says so.
 
     Gradient descent trains the sequence model, with a fairness loss if there is one. Group weights act on all parts
     and on the weights of the blend.

@@ -77,6 +77,11 @@ class ContextBuilder:
     def n_items(self) -> int:
         return self.history.n_items
 
+    @property
+    def scorable_items(self) -> Rows:
+        """The sorted rows of the items that the model can score."""
+        return np.arange(self.n_items) if self.items is None else self.items
+
     def at(self, users: Rows, before: Rows | None = None, seconds: Floats | None = None) -> Context:
         """Return the context of each of `users`, as of the event at position `before` (None: as of now).
 

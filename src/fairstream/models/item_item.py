@@ -154,8 +154,10 @@ class ItemItemScorer(ItemPairScorer):
 
     def _add(self, counts: Floats, places: Rows, history: History, new: Positions, weights: UserWeights | None) -> None:
         """Replace the parts of the users who have new events."""
-        new = history.first_interactions(new)  # x_u holds zeros and ones: repeats change nothing
         pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
+        if len(history) > len(history.seen):  # x_u holds zeros and ones: repeats change nothing
+            old = np.setdiff1d(np.arange(len(history)), new)
+            pairs = pairs.without(SeenItems.from_pairs(history.users_at(old), history.items_at(old)))
         users = pairs.distinct_users()
         bounds, items = history.seen.lists(users)
         is_new = pairs.has(np.repeat(users, np.diff(bounds)), items)
@@ -167,6 +169,20 @@ class ItemItemScorer(ItemPairScorer):
 
     def _solve(self) -> Tensor:
         return _regression(self.counts, self._ridge)
+
+    def _sums(self, history: Tensor, begin: int, end: int) -> Tensor:
+        return super()._sums(_without_repeats(history), begin, end)
+
+
+def _without_repeats(history: Tensor) -> Tensor:
+    """Replace each item of a history (B, L) that is in it before by padding.
+
+    >>> _without_repeats(torch.tensor([[-1, 5, 3, 5]]))
+    tensor([[-1,  5,  3, -1]])
+    """
+    items, order = history.sort(dim=1, stable=True)
+    is_repeat = F.pad(items[:, 1:] == items[:, :-1], (1, 0))
+    return history.masked_fill(torch.zeros_like(is_repeat).scatter(1, order, is_repeat), -1)
 
 
 def _activity_weights(n_items: Rows, activity: float) -> Floats:

@@ -25,6 +25,7 @@ _SCORES_AT_ONCE = 1 << 18
 _PAIRS_AT_ONCE = 1 << 22  # pairs of places whose attention is computed at once outside of training
 WIDTHS = (1, 2, 4, 8, 32)  # a short history is computed in the smallest of these widths that holds it
 _N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
+_MIN_EXPECTED = 1e-30  # of an item's expected count there
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
 
@@ -239,14 +240,18 @@ class ItemHead(nn.Module):
         for table in (self.item, bias):
             table.weight[is_new] = 0.0
         scores = self.score_states(states, None).masked_fill(~is_known, -torch.inf)  # (R, n_items)
-        expected = weights @ scores.softmax(dim=1)
+        shift = torch.zeros_like(counts)
+
+        def expect() -> Tensor:  # a probability may be too small for float32
+            return (weights @ (scores + shift).softmax(dim=1)).clamp(min=_MIN_EXPECTED)
+
+        expected = expect()
         excess = ((counts - expected) ** 2 / expected - 1)[is_trained].sum() / expected[is_trained].sum()
-        prior = 1 / excess.clamp(min=1e-6)
+        prior = 1 / excess.clamp(1e-6, 1e12)
         target = torch.where(is_trained, expected * (counts + prior) / (expected + prior), counts)
         target *= counts.sum() / target.sum()
-        shift = torch.zeros_like(expected)
         for _ in range(_N_SHIFTS):
-            shift[is_known] += (target / (weights @ (scores + shift).softmax(dim=1)))[is_known].log()
+            shift[is_known] += (target / expect())[is_known].log()
         shift -= shift[is_trained].mean()  # items without events keep their place
         bias.weight[is_known] += shift[is_known, None]
 

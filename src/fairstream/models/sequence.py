@@ -278,8 +278,8 @@ class SASRec(ModelConfig):
 
     @model_validator(mode="after")
     def _heads_divide_the_embedding(self) -> Self:
-        if self.embedding_dim is not None and self.heads is not None and self.embedding_dim % self.heads:
-            raise ValueError(
-                f"embedding_dim must be a multiple of heads, {self.heads}, got {self.embedding_dim}; change one of them"
-            )
+        # With one of the two given, the other does not depend on the log and the device.
+        d, heads = self.embedding_dim or _SIZE["embedding_dim"], self.heads or _SIZE["heads"]
+        if d % heads:
+            raise ValueError(f"embedding_dim must be a multiple of heads, {heads}, got {d}; change one of them")
         return self
