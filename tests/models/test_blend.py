@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_the_weights_that_made_the_data_are_found() -> None:
     shares = torch.softmax(features @ true + shift, dim=1).double().numpy()
     items = np.array([rng.choice(N_ITEMS, p=share / share.sum()) for share in shares])
     rows = np.arange(n)
-    known = _CalibrationData(features, shift, _Requests(rows, rows, rows + 1, np.ones(n), rows, items), items)
+    known = _CalibrationData(features, shift, _Requests(rows, rows, np.ones(n), rows, items), items)
     assert torch.allclose(known.fit_weights(torch.full((len(PARTS),), 0.2)), true, atol=0.12)
 
 
@@ -94,7 +95,7 @@ def evidence_of(
     seen = (rng.random((n, n_items)) < 0.3) & ~is_wanted
     row, items = np.nonzero(is_wanted)
     importance = rng.uniform(0.2, 1.0, n)
-    requests = _Requests(np.arange(n), np.arange(n), np.ones(n, np.int64), importance, row, items)
+    requests = _Requests(np.arange(n), np.arange(n), importance, row, items)
     evidence = _CalibrationData(
         features, torch.zeros(n, n_items).masked_fill(torch.from_numpy(seen), -torch.inf), requests, items
     )
@@ -156,10 +157,9 @@ def test_what_a_user_has_had_is_no_alternative_to_what_was_wanted(
     requests = _requests(task, history, np.arange(len(state.history), len(history)), np.arange(n_items))
     monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", n_candidates)
     monkeypatch.setattr("fairstream.models.blend._SCORES_AT_ONCE", 10 * n_items)  # in many pieces
+    known = ContextBuilder(model.history_length, state.history, observed=history, task=task)
     with torch.no_grad():
-        shift = model._calibration_data(
-            task, requests, history, ContextBuilder(model.history_length, state.history)
-        )._shift
+        shift = model._calibration_data(requests, known)._shift
     candidates, _ = _candidates(requests.items, np.arange(n_items))
     for row, (user, moment) in enumerate(zip(requests.users, requests.before, strict=True)):
         had = history.items[:moment][history.users[:moment] == user]
@@ -193,13 +193,13 @@ def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
     history = before.after(rng.integers(0, 25, 60), rng.integers(0, N_ITEMS + 5, 60))
     requests = _requests(task, history, np.arange(100, 160), np.arange(before.n_items))
     assert (requests.items < before.n_items).all()
-    assert (requests.n_events == 0).any()
+    assert np.setdiff1d(requests.users, before.users).size
     users, items = history.users, history.items
     wanted = set()
     for row, item in zip(requests.row.tolist(), requests.items.tolist(), strict=True):
         user, moment = int(requests.users[row]), int(requests.before[row])
         assert moment == 100 if task == "next" else items[moment] == item
-        assert requests.n_events[row] == (users[:moment] == user).sum()
+        assert user == users[moment] if task == "event" else user in users[moment:]
         wanted.add((user, item))
     assert wanted == {
         (int(u), int(i)) for at, (u, i) in enumerate(zip(users, items, strict=True)) if at >= 100 and i < before.n_items
@@ -352,6 +352,42 @@ def test_longer_histories_than_any_so_far_have_the_weights_of_the_longest(fitted
     assert torch.equal(model.weights[:, :3], guess[:, :3])
     assert not torch.equal(model.weights[:, 3], guess[:, 3])
     assert torch.equal(model.weights[:, 4], model.weights[:, 3])
+
+
+def test_the_weights_for_the_next_event_depend_on_the_pause_before_it() -> None:
+    model = BlendScorer(0, N_ITEMS, with_times=True)
+    model.weights = torch.arange(13.0)[:, None] + 100 * torch.arange(2.0)[:, None, None]
+    day = 24 * 60
+    n_events = torch.tensor([0, 1, 1, 1, 1, 4, 19, 20, 20])
+    last, request = torch.tensor([[-1, 0, 0, 0, -1, 0, 0, 0, 9], [5, 59, 60, 14 * day, 9, 7 * day, 1, 14 * day, -1]])
+    times = torch.stack([torch.full_like(last, -1), last, request], dim=1)
+    context = Context(torch.zeros(9, 2, dtype=torch.int64), n_events, times)
+    assert model._weights_of(context).squeeze(1).tolist() == [0, 1, 2, 3, 1, 5, 7, 12, 10]
+    of_period = model._weights_of(replace(context, task="next"))
+    assert of_period.squeeze(1).tolist() == [100, 101, 101, 101, 101, 104, 107, 110, 110]
+    without_times = BlendScorer(0, N_ITEMS)
+    without_times.weights = torch.arange(5.0)[:, None] + torch.zeros(2, 1, 1)
+    assert without_times._weights_of(replace(context, times=None)).squeeze(1).tolist() == [0, 1, 1, 1, 1, 2, 3, 4, 4]
+
+
+@pytest.mark.slow
+def test_an_update_learns_which_part_tells_what_follows_a_pause() -> None:
+    """Within a visit the next item follows the last one; after a pause it is one of the popular."""
+    rng, n_users, length, n_items = np.random.default_rng(0), 100, 24, 200
+    is_pause = rng.random((n_users, length)) < 0.3
+    items = 5 * rng.integers(0, n_items // 5, (n_users, length))
+    for at in range(1, length):
+        items[:, at] = np.where(is_pause[:, at], items[:, at], (items[:, at - 1] + 1) % n_items)
+    minutes = np.cumsum(np.where(is_pause, 3 * 24 * 60, 2), axis=1) + rng.integers(0, 2**18, (n_users, 1))
+    order = np.argsort(minutes, axis=None)
+    users, seconds = np.repeat(np.arange(n_users), length), 60.0 * (28_000_000 + minutes.ravel())
+    table = pa.table({"user_id": users[order], "item_id": items.ravel()[order], "time": seconds[order]})
+    rec = fs.FairRecommender(training=fs.Training(pretrain_epochs=1)).fit(table.slice(0, 1500))
+    weights = rec.update(table.slice(1500)).model.weights[0]
+    transitions, popularity = PARTS.index("transitions"), slice(PARTS.index("popularity"), None)
+    within, after = weights[7], weights[8]  # a visit goes on, or begins after days; of 5 to 19 events
+    assert within[transitions] > 2 * after[transitions]
+    assert within[popularity].sum() < after[popularity].sum() / 2
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ from fairstream.models.sequence import SASRec, SASRecScorer
 from fairstream.models.transitions import Transitions
 
 LENGTHS = (1, 2, 5, 20)  # where ranges of history lengths begin: 0, 1, 2–4, 5–19, 20 and more
-MAX_REQUESTS = 400  # requests of a period that the weights of a task and a range of lengths are learned from, at most
+PAUSES = (60, 20_160)  # where ranges of the minutes since the last event begin: below an hour, below two weeks, more
+MAX_REQUESTS = 400  # requests of a period that the weights of a task and a range are learned from, at most
 MAX_CANDIDATES = 1_000  # items that each request compares with its positives, at most
 MEMORY = 8  # periods that count equally in the weights; older ones fade
 HALF_LIVES = (0.1, 0.05, 0.02, 0.01)  # of recent popularity, as shares of all events
@@ -46,8 +47,8 @@ class BlendScorer(Scorer):
 
     answers_newcomers: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = SASRecScorer.defaults
-    weights: Tensor  # (tasks, lengths, parts)
-    n_periods: Tensor  # (tasks, lengths) periods that the weights were learned from
+    weights: Tensor  # (tasks, ranges, parts)
+    n_periods: Tensor  # (tasks, ranges) periods that the weights were learned from
 
     def __init__(
         self,
@@ -69,9 +70,11 @@ class BlendScorer(Scorer):
         self.history_length = max(part.history_length for part in (self.sequence, self.item_item, self.transitions))
         recent = (RecentPopularityScorer(n_users, n_items, half_life=share) for share in HALF_LIVES)
         self.popular = nn.ModuleList([PopularityScorer(n_users, n_items), *recent])
-        prior = [[_prior(task, length) for length in range(len(LENGTHS) + 1)] for task in TASKS]
+        self.n_pauses = len(PAUSES) + 1 if self.reads_times else 1
+        n_ranges = 1 + len(LENGTHS) * self.n_pauses
+        prior = [[_prior(task, at) for at in range(n_ranges)] for task in TASKS]
         self.register_buffer("weights", torch.tensor(prior))
-        self.register_buffer("n_periods", torch.zeros(len(TASKS), len(LENGTHS) + 1, dtype=torch.int64))
+        self.register_buffer("n_periods", torch.zeros(len(TASKS), n_ranges, dtype=torch.int64))
 
     @property
     def gradient_part(self) -> WindowScorer:
@@ -136,8 +139,21 @@ class BlendScorer(Scorer):
 
     def _weights_of(self, context: Context) -> Tensor:
         """(B, P)"""
-        assert context.n_events is not None
-        return self.weights[TASKS.index(context.task)][_length_range(context.n_events)]
+        return self.weights[TASKS.index(context.task)][self._ranges(context)]
+
+    def _ranges(self, context: Context) -> Tensor:
+        """(B,) 0 for newcomers, then for each range of history lengths one for each range of pauses.
+
+        A pause that is not known counts as a short one, and so does each before a list for a period.
+        """
+        n_events, times = context.n_events, context.times
+        assert n_events is not None
+        length = torch.bucketize(n_events, torch.tensor(LENGTHS, device=n_events.device), right=True)
+        pause = torch.zeros_like(length)
+        if times is not None and context.task == "event":
+            minutes = (times[:, -1] - times[:, -2]).masked_fill((times[:, -2:] < 0).any(dim=1), 0)
+            pause = torch.bucketize(minutes, torch.tensor(PAUSES, device=times.device), right=True)
+        return torch.where(length > 0, 1 + (length - 1) * self.n_pauses + pause, 0)
 
     @staticmethod
     def _blended(weights: Tensor, parts: list[Tensor]) -> Tensor:
@@ -163,36 +179,39 @@ class BlendScorer(Scorer):
         for at, task in enumerate(TASKS):
             first = np.asarray(history.first_interactions(new), dtype=np.int64)
             requests = _requests(task, history, first, contexts.scorable_items)
-            ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
-            for length in range(len(LENGTHS) + 1):
-                chosen = requests.where(_spread(ranges == length, MAX_REQUESTS), user_weights)
+            if not len(requests.users):
+                continue
+            # A list for a period is requested before it, one for an event at its own time.
+            now = history.latest_time(int(requests.before[0])) if task == "next" else None
+            known = replace(contexts, observed=history, task=task, now=now)
+            latest = replace(known, history_length=1).at(requests.users, requests.before)
+            ranges = previous._ranges(latest).numpy(force=True)
+            for which in range(weights.shape[1]):
+                chosen = requests.where(_spread(ranges == which, MAX_REQUESTS), user_weights)
                 if len(chosen.users) < _MIN_REQUESTS:
-                    if length > 1 and not n_periods[at, length]:  # of users who were in the range before until now
-                        weights[at, length] = weights[at, length - 1]
+                    if which > self.n_pauses and not n_periods[at, which]:  # of users with shorter histories until now
+                        weights[at, which] = weights[at, which - self.n_pauses]
                     continue
-                data = previous._calibration_data(task, chosen, history, contexts)
-                learned = data.fit_weights(torch.tensor(_prior(task, length))).to(weights)
-                weights[at, length].lerp_(learned, 1 / min(1 + int(n_periods[at, length]), MEMORY))
-                n_periods[at, length] += 1
+                data = previous._calibration_data(chosen, known)
+                learned = data.fit_weights(torch.tensor(_prior(task, which))).to(weights)
+                weights[at, which].lerp_(learned, 1 / min(1 + int(n_periods[at, which]), MEMORY))
+                n_periods[at, which] += 1
         self.weights, self.n_periods = weights, n_periods
 
-    def _calibration_data(
-        self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder
-    ) -> _CalibrationData:
-        candidates, offset = _candidates(requests.items, contexts.scorable_items)
-        # A list for a period is requested before it, one for an event at its own time.
-        now = history.latest_time(int(requests.before[0])) if task == "next" else None
-        known = replace(contexts, observed=history, task=task, now=now)
+    def _calibration_data(self, requests: _Requests, known: ContextBuilder) -> _CalibrationData:
+        history = known.observed
+        assert history is not None
+        candidates, offset = _candidates(requests.items, known.scorable_items)
         columns = torch.from_numpy(candidates).to(self.device)
         shape = len(requests.users), len(candidates)
         features = torch.empty(*shape, len(PARTS), device=self.device)
         shift = torch.from_numpy(offset).to(features).repeat(shape[0], 1)
-        at_once = max(1, _SCORES_AT_ONCE // contexts.n_items)
+        at_once = max(1, _SCORES_AT_ONCE // known.n_items)
         for start in range(0, shape[0], at_once):
             at = slice(start, start + at_once)
             rows, before = requests.users[at], requests.before[at]
             part_scores = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
-            for p, part in enumerate(part_scores(0, contexts.n_items)):
+            for p, part in enumerate(part_scores(0, known.n_items)):
                 features[at, :, p] = part[:, columns]
             bounds, items = history.items_of(rows, before)
             place = np.searchsorted(candidates, items).clip(max=len(candidates) - 1)
@@ -243,7 +262,6 @@ class _Requests(NamedTuple):
 
     users: Rows  # (R,)
     before: Rows  # (R,) the position of the request in the history
-    n_events: Rows  # (R,) the number of the user's events before it
     weights: np.ndarray[Any, np.dtype[np.float64]]  # (R,)
     row: Rows  # (W,) the request of each item that followed
     items: Rows  # (W,)
@@ -251,9 +269,9 @@ class _Requests(NamedTuple):
     def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]], user_weights: UserWeights | None) -> _Requests:
         """Return some of the requests; every user has the same weight, or that of `user_weights`."""
         number, is_wanted = np.cumsum(mask) - 1, mask[self.row]
-        users, before, n_events = (column[mask] for column in self[:3])
+        users, before = self.users[mask], self.before[mask]
         weights = 1.0 / np.bincount(users)[users] * (1.0 if user_weights is None else user_weights[users])
-        return _Requests(users, before, n_events, weights, number[self.row[is_wanted]], self.items[is_wanted])
+        return _Requests(users, before, weights, number[self.row[is_wanted]], self.items[is_wanted])
 
 
 def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Requests:
@@ -264,10 +282,9 @@ def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Reque
     else:
         requesters, row = np.unique(users, return_inverse=True)
         before = np.full(len(requesters), new.min(initial=len(history)))
-    n_events = history.n_events_of(requesters, before)
     is_wanted = np.isin(items, scorable)
     rows, row = np.unique(row[is_wanted], return_inverse=True)
-    return _Requests(requesters[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
+    return _Requests(requesters[rows], before[rows], np.ones(len(rows)), row, items[is_wanted])
 
 
 def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -293,17 +310,12 @@ def _candidates(wanted: Rows, scorable: Rows) -> tuple[Rows, np.ndarray[Any, np.
     return candidates, np.where(np.isin(candidates, wanted), 0.0, np.log(len(others) / len(sampled)))
 
 
-def _prior(task: Task, length: int) -> tuple[float, ...]:
-    return _PRIOR[task] if length else _PRIOR_OF_NEWCOMERS
+def _prior(task: Task, at: int) -> tuple[float, ...]:
+    return _PRIOR[task] if at else _PRIOR_OF_NEWCOMERS
 
 
 def _with_logarithm(scores: Tensor) -> tuple[Tensor, Tensor]:
     return scores * _PAIR_SCALE, scores.clamp(min=0).add(_MIN_PAIR).log()
-
-
-def _length_range(n_events: Tensor) -> Tensor:
-    """The range of history lengths of each number of events."""
-    return torch.bucketize(n_events, torch.tensor(LENGTHS, device=n_events.device), right=True)
 
 
 class Blend(ModelConfig):
@@ -311,7 +323,8 @@ class Blend(ModelConfig):
 
     The parts f_p are the logits of `sequence` (of its head for the task), the scores of `item_item` and `transitions`
     and their logarithms, and the logarithms of the items' popularity, overall and with four half-lives. The weights w_p
-    depend on the task (the very next event, or a list for the coming period) and on the length of the user's history.
+    depend on the task (the very next event, or a list for the coming period), on the length of the user's history and,
+    for the next event, on the time since the last one if events have timestamps.
     Maximum likelihood sets them from how the parts rank new events before learning them: in `fit` the last 5 % of the
     events, in each update the new period. They are the mean of all periods so far; from the ninth on, older ones fade.
     A range of lengths without enough events so far has the weights of the next shorter one. With too few events to
