@@ -165,10 +165,7 @@ def _check_gradient(factory: ModelFactory) -> None:
         return
     context = _context(model, _history())
     with _explained("the backward pass"):
-        if isinstance(model, WindowScorer):
-            scores = model.score_states(model.states(_window(context))[:, -1], None)
-        else:
-            scores = model(_USERS, _ITEMS, context)
+        scores = torch.stack([model(_USERS, _ITEMS, replace(context, task=task)) for task in TASKS])
         (scores * torch.linspace(-1, 1, scores.numel()).view_as(scores)).sum().backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         is_reached = not parameter.requires_grad or _finite(parameter.grad)

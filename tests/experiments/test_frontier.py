@@ -141,9 +141,12 @@ def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
 
 @pytest.mark.slow
 def test_every_level_starts_from_the_pretraining_without_a_lever() -> None:
-    """An update that learns nothing shows what the levels start from: the same model, whatever the lever."""
+    """An update that learns nothing shows what the levels start from: the same model, whatever the lever.
+
+    Not the lever of group weights: an update weighs a period's counts by them before it trains.
+    """
     rec = recommender("gru", pretrain_epochs=1, update_epochs=1, embedding_dim=8, update_learning_rate=1e-12)
-    levels = rec.frontier(LOG, lever="group_weight", levels=[1, 8], **QUICK).levels
+    levels = rec.frontier(LOG, lever="fairness_weight", levels=[0, 8], **QUICK).levels
     assert levels[0].scores.by_group == levels[1].scores.by_group
 
 

@@ -437,7 +437,7 @@ CHANGES = pytest.mark.parametrize("change", [replaced, reordered, retimed, misti
 @pytest.fixture
 def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The blend learns weights from as few events as there are here."""
-    monkeypatch.setattr(blend, "_MIN_REQUESTS", 8)
+    monkeypatch.setattr(blend, "_MIN_REQUESTS", 6)
 
 
 @pytest.mark.slow

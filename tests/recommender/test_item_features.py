@@ -55,7 +55,7 @@ def fitted(name: Any = "gru", items: Any = CATALOGUE, **options: Any) -> FairRec
 @pytest.fixture(scope="module")
 def learned() -> FairRecommender:
     """A GRU that has learned what features say; a test that changes it takes a copy."""
-    return fitted(pretrain_epochs=12, embedding_dim=16)
+    return fitted(pretrain_epochs=25, embedding_dim=16)
 
 
 def ranks_of_cold(rec: FairRecommender, cold: range = COLD) -> tuple[float, float]:

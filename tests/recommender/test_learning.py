@@ -46,13 +46,14 @@ ENGINES = pytest.mark.parametrize(
 def test_an_update_learns_at_its_own_rate_and_a_retraining_at_that_of_the_fit(
     options: dict[str, Any], log: EventLog, periods: Periods
 ) -> None:
-    """Adam moves no weight by much more than the rate at each step."""
+    """Adam moves no weight by much more than the rate at each step. (The biases of `gru` match the period first.)"""
     learning = trainer_of(factory=None, learning_rate=0.01, update_learning_rate=1e-9, fairness_weight=0.0, **options)
     (before, after), _ = run(learning, log, periods, 1)
     of_before = before.model.state_dict()
     moved = {
         name: float((value[: len(of_before[name])] - of_before[name]).abs().max())
         for name, value in after.model.state_dict().items()
+        if options["model"] == "mf" or not name.endswith("bias.weight")
     }
     assert 0 < max(moved.values()) < 1e-6
     retrained = trainer_of("Retrain", factory=None, learning_rate=0.01, update_learning_rate=1e-9, **options)
