@@ -533,3 +533,36 @@ def test_where_nobody_in_the_tail_has_items_left_to_learn_from_it_is_fitted_at_o
     rec = make_recommender("blend", **QUICK).fit(pa.table({"user": users, "item": items, "time": range(len(rows))}))
     assert len(rec.state.unlearned) == 0
     assert rec.state.history.ends == (len(rows),)
+
+
+def test_a_blend_that_begins_to_read_times_keeps_what_it_weighs() -> None:
+    """The earliest time of the first events is none, so their times only order them until all are fitted again."""
+    rng, n = np.random.default_rng(0), 1_200
+    pairs = {"user_id": rng.integers(0, 60, n), "item_id": rng.integers(0, N_ITEMS, n)}
+    times = 1_700_000_000 + 3_600 * np.arange(n)
+    first = pa.table({**pairs, "time": np.append(0, times[1:])})
+    later = pa.table({"user_id": rng.integers(0, 60, 300), "item_id": rng.integers(0, N_ITEMS, 300)})
+    later = later.append_column("time", pa.array(times[-1] + 3_600 * np.arange(1, 301)))
+    rec = make_recommender("blend", strategy="retrain", **QUICK).fit(first)
+    rec.update(later)
+    model = rec.model
+    assert isinstance(model, BlendScorer)
+    assert model.weights.shape[1] == 1 + 4 * model.n_pauses
+    assert rec.recommend([1, 2], k=3).num_rows == 6
+
+
+def test_a_pause_that_nobody_made_so_far_has_the_weights_of_the_next_shorter_one() -> None:
+    model = BlendScorer(0, N_ITEMS, with_times=True)
+    n_periods = torch.zeros(13, dtype=torch.int64)
+    n_periods[[2, 4]] = 1
+    assert [model._stand_in(which, n_periods) for which in range(13)] == [0, 1, 1, 2, 1, 2, 5, 4, 7, 8, 7, 10, 11]
+
+
+def test_requests_with_more_items_than_can_be_compared_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairstream.models.blend.MAX_FOLLOWING", 6)
+    row = np.repeat(np.arange(4), 5)
+    requests = _Requests(np.arange(4), np.full(4, 20), np.ones(4), row, np.arange(20))
+    chosen = requests.where(np.array([True, False, True, True]), None)
+    assert len(chosen.items) == 6
+    assert set(chosen.items) <= {*range(5), *range(10, 20)}
+    assert chosen.users[chosen.row].tolist() == (chosen.items // 5).tolist()

@@ -68,6 +68,20 @@ def test_chance_alone_moves_no_bias() -> None:
     assert torch.allclose(model.bias.weight, before, atol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_a_model_that_is_right_keeps_its_biases(scale: float) -> None:
+    """Whatever part of a period's requests is compared; its users differ much from each other."""
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 1_000, embedding_dim=16)
+    torch.nn.init.normal_(model.item.weight, std=scale)
+    torch.nn.init.zeros_(model.bias.weight)
+    states = torch.randn(600, 16)
+    chosen = model.score_states(states, None).softmax(dim=1).multinomial(1).squeeze(1)
+    counts = torch.bincount(chosen, minlength=1_000).float()
+    model.match_shares(states, torch.ones(600), counts, torch.ones(1_000, dtype=torch.bool))
+    assert model.bias.weight.abs().mean().item() < 0.06
+
+
 @pytest.mark.parametrize("scale", [10.0, 1e3])
 def test_items_that_a_certain_model_excludes_leave_the_biases_finite(scale: float) -> None:
     """Their probability is 0 in float32."""
@@ -105,3 +119,19 @@ def test_an_update_leaves_the_state_before_it_as_it_was() -> None:
     rec.update(period(range(N_ITEMS, N_ITEMS + 4), 80, 1, 1_000))
     assert all(torch.equal(value, held[name]) for name, value in before.model.state_dict().items())
     assert not torch.equal(rec.model.bias.weight[:N_ITEMS], held["bias.weight"][:N_ITEMS])
+
+
+def test_counts_are_those_of_the_compared_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of new items, of which every event tells something, in proportion."""
+    rec, compared = fitted(), []
+    monkeypatch.setattr("fairstream.recommender.jobs.MAX_MATCHED_REQUESTS", 20)
+    monkeypatch.setattr(SASRecScorer, "match_shares", lambda *args: compared.append(args))
+    n_before = len(rec.state.history)
+    rec.update(period(range(4, N_ITEMS + 4), 80, 1, 1_000))
+    _, _, weights, counts, is_trained = compared[0]
+    rows = rec.state.history.items[n_before:]
+    chosen = np.bincount(rows[np.linspace(0, len(rows) - 1, 20).astype(int)], minlength=len(counts))
+    everything = np.bincount(rows, minlength=len(counts))
+    expected = np.where(is_trained, chosen, everything * 20 / len(rows))
+    assert counts.tolist() == pytest.approx(expected.tolist())
+    assert weights.sum() == pytest.approx(counts.sum().item())

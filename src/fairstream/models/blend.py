@@ -24,7 +24,8 @@ from fairstream.models.transitions import Transitions
 LENGTHS = (1, 2, 5, 20)  # where ranges of history lengths begin: 0, 1, 2–4, 5–19, 20 and more
 PAUSES = (60, 20_160)  # where ranges of the minutes since the last event begin: below an hour, below two weeks, more
 MAX_REQUESTS = 400  # requests of a period that the weights of a task and a range are learned from, at most
-MAX_CANDIDATES = 1_000  # items that each request compares with its positives, at most
+MAX_FOLLOWING = 20_000  # items that followed these requests, together, at most
+MAX_CANDIDATES = 1_000  # items that all these are compared with, at most
 MEMORY = 8  # periods that count equally in the weights; older ones fade
 HALF_LIVES = (0.1, 0.05, 0.02, 0.01)  # of recent popularity, as shares of all events
 _PAIRS = ("item-item", "log item-item", "transitions", "log transitions")
@@ -70,7 +71,8 @@ class BlendScorer(Scorer):
         self.history_length = max(part.history_length for part in (self.sequence, self.item_item, self.transitions))
         recent = (RecentPopularityScorer(n_users, n_items, half_life=share) for share in HALF_LIVES)
         self.popular = nn.ModuleList([PopularityScorer(n_users, n_items), *recent])
-        self.n_pauses = len(PAUSES) + 1 if self.reads_times else 1
+        self.pauses = PAUSES if self.reads_times else ()
+        self.n_pauses = len(self.pauses) + 1
         n_ranges = 1 + len(LENGTHS) * self.n_pauses
         prior = [[_prior(task, at) for at in range(n_ranges)] for task in TASKS]
         self.register_buffer("weights", torch.tensor(prior))
@@ -189,14 +191,26 @@ class BlendScorer(Scorer):
             for which in range(weights.shape[1]):
                 chosen = requests.where(_spread(ranges == which, MAX_REQUESTS), user_weights)
                 if len(chosen.users) < _MIN_REQUESTS:
-                    if which > self.n_pauses and not n_periods[at, which]:  # of users with shorter histories until now
-                        weights[at, which] = weights[at, which - self.n_pauses]
+                    if not n_periods[at, which]:
+                        weights[at, which] = weights[at, previous._stand_in(which, n_periods[at])]
                     continue
                 data = previous._calibration_data(chosen, known)
                 learned = data.fit_weights(torch.tensor(_prior(task, which))).to(weights)
                 weights[at, which].lerp_(learned, 1 / min(1 + int(n_periods[at, which]), MEMORY))
                 n_periods[at, which] += 1
+        if previous.n_pauses != self.n_pauses:  # the times have become known: each pause begins with the same weights
+            weights, n_periods = (
+                torch.cat([part[:, :1], part[:, 1 :: previous.n_pauses].repeat_interleave(self.n_pauses, dim=1)], dim=1)
+                for part in (weights, n_periods)
+            )
         self.weights, self.n_periods = weights, n_periods
+
+    def _stand_in(self, which: int, n_periods: Tensor) -> int:
+        """The range whose weights stand in until its own are learned: of shorter histories, or a shorter pause."""
+        shorter, has_pause = which - self.n_pauses, which > 0 and (which - 1) % self.n_pauses > 0
+        if shorter > 0 and (not has_pause or n_periods[shorter] > 0):
+            return shorter
+        return which - 1 if has_pause else which
 
     def _calibration_data(self, requests: _Requests, known: ContextBuilder) -> _CalibrationData:
         history = known.observed
@@ -268,10 +282,11 @@ class _Requests(NamedTuple):
 
     def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]], user_weights: UserWeights | None) -> _Requests:
         """Return some of the requests; every user has the same weight, or that of `user_weights`."""
-        number, is_wanted = np.cumsum(mask) - 1, mask[self.row]
-        users, before = self.users[mask], self.before[mask]
+        wanted = _spread(mask[self.row], MAX_FOLLOWING)
+        rows, row = np.unique(self.row[wanted], return_inverse=True)
+        users, before = self.users[rows], self.before[rows]
         weights = 1.0 / np.bincount(users)[users] * (1.0 if user_weights is None else user_weights[users])
-        return _Requests(users, before, weights, number[self.row[is_wanted]], self.items[is_wanted])
+        return _Requests(users, before, weights, row, self.items[wanted])
 
 
 def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Requests:

@@ -26,6 +26,7 @@ _PAIRS_AT_ONCE = 1 << 22  # pairs of places whose attention is computed at once 
 WIDTHS = (1, 2, 4, 8, 32)  # a short history is computed in the smallest of these widths that holds it
 _N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
 _MIN_EXPECTED = 1e-30  # of an item's expected count there
+_MIN_VARIANCE = 0.5  # of its count
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
 
@@ -63,6 +64,8 @@ class Scorer(nn.Module, ABC):
     reads_times: bool = False
     """Whether `context.times` holds the times of these events and of the request. The constructor of a model that can
     read them takes `with_times`: whether the events have timestamps."""
+    pauses: tuple[int, ...] = ()
+    """The minutes since the user's latest event after which scores change at once."""
     answers_newcomers: ClassVar[bool] = False
     """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
@@ -225,16 +228,16 @@ class ItemHead(nn.Module):
 
     @torch.no_grad()
     def match_shares(self, states: Tensor, weights: Tensor, counts: Tensor, is_trained: Tensor) -> None:
-        """Let new items begin at 0, then shift the biases until the expected counts follow the `counts` of a period.
+        """Let new items begin at 0, then shift the biases until the expected counts follow those of a period.
 
-        e_i = Σ_r w_r softmax_i(s_r) is what the head expects of R requests of the period, given their `states` (R, d)
-        and `weights` (R,), which add up to Σ_i c_i. A new item is to be expected c_i times, an item with a trained
-        row e_i (c_i + a) / (e_i + a) times: the posterior mean of a Poisson rate whose prior has the mean e_i and the
-        variance e_i² / a. The trained items' counts (n_items,) tell a: where they deviate from e_i by chance alone,
-        the biases stay. `is_trained` (n_items,) marks these items.
+        e_i = Σ_r w_r softmax_i(s_r) is what the head expects of R requests, given their `states` (R, d) and `weights`
+        (R,), which add up to Σ_i c_i. A new item is to be expected c_i times, an item with a trained row
+        e_i (c_i + a) / (e_i + a) times: the posterior mean of a Poisson rate whose prior has the mean e_i and the
+        variance e_i² / a. The trained items tell a: where their `counts` (n_items,), which are those of these very
+        requests, deviate from e_i by chance alone, the biases stay. `is_trained` (n_items,) marks these items.
         """
         bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
-        if bias is None:
+        if bias is None or not bool(is_trained.any()):
             return
         is_new, is_known = ~is_trained & (counts > 0), is_trained | (counts > 0)
         for table in (self.item, bias):
@@ -246,8 +249,9 @@ class ItemHead(nn.Module):
             return (weights @ (scores + shift).softmax(dim=1)).clamp(min=_MIN_EXPECTED)
 
         expected = expect()
-        excess = ((counts - expected) ** 2 / expected - 1)[is_trained].sum() / expected[is_trained].sum()
-        prior = 1 / excess.clamp(1e-6, 1e12)
+        floored = expected.clamp(min=_MIN_VARIANCE)  # else one nearly impossible item outweighs all others
+        excess = ((counts - expected) ** 2 - expected)[is_trained] / floored[is_trained]
+        prior = 1 / (excess.sum() / (expected**2 / floored)[is_trained].sum()).clamp(1e-6, 1e12)
         target = torch.where(is_trained, expected * (counts + prior) / (expected + prior), counts)
         target *= counts.sum() / target.sum()
         for _ in range(_N_SHIFTS):

@@ -16,7 +16,7 @@ from fairstream.models.scorer import PeriodHead, Scorer, WindowScorer
 from fairstream.models.tables import ItemTable
 
 _STD = 0.05
-_ELAPSED = tuple(math.ceil(math.exp(0.301 * n)) for n in range(49))
+_ELAPSED = tuple(sorted({math.ceil(math.exp(0.301 * n)) for n in range(49)}))
 """Where ranges of elapsed time begin, in minutes: 1, 2, 3, 4 … and 3.6 years; each is about 1.35 times as long."""
 _DEFAULTS = {
     "loss": "softmax",

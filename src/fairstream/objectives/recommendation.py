@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairstream.registry import Registry
 
@@ -95,6 +96,7 @@ class _FactoredSoftmax(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         of_states, of_rows, of_bias = (part * grads[0] for part in ctx.saved_tensors)
         return of_states, of_rows, of_bias, None, None

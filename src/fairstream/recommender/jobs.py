@@ -179,13 +179,16 @@ class JobRunner:
         assert isinstance(model, WindowScorer)
         users, items = history.users_at(events), history.items_at(events)
         weights = np.ones(len(events)) if request.user_weights is None else request.user_weights[users]
-        counts = np.bincount(items, weights, minlength=model.n_items)
         is_trained = np.zeros(model.n_items, np.bool_)
         if request.trained_items is not None:
             is_trained[: len(request.trained_items)] = request.trained_items
         n_chosen = min(len(events), MAX_MATCHED_REQUESTS, MAX_MATCHED_SCORES // model.n_items)
         chosen = np.linspace(0, len(events) - 1, n_chosen).astype(np.int64)
         context = job.contexts.at(users[chosen], events[chosen])
+        # A trained item was chosen by these requests as often as they tell; of new items, all events tell more.
+        share = weights[chosen].sum() / weights.sum()
+        counts = np.bincount(items[chosen], weights[chosen], minlength=model.n_items)
+        counts = np.where(is_trained, counts, share * np.bincount(items, weights, minlength=model.n_items))
         scaled = weights[chosen] * (counts.sum() / weights[chosen].sum())
         each, total = (torch.from_numpy(part).float().to(self.device) for part in (scaled, counts))
         with limit_threads(training_threads(self.recipe.training.threads)), torch.no_grad():
