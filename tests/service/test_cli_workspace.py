@@ -89,7 +89,7 @@ def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
     assert "max_group_fall in [gate]" in said
     assert "max_gap = 0.02" in (tmp_path / "w" / "fairstream.toml").read_text().splitlines()
     with Workspace.open(tmp_path / "w") as workspace:
-        assert workspace.config.learning.recipe().target == MaxGap(0.02)
+        assert workspace.config.learning.recipe().target == MaxGap(0.02, task="event")
         assert workspace.config.gate.max_group_fall == workspace.config.gate.max_fall
     assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-gap", "0.03")
 
@@ -97,8 +97,8 @@ def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "target"),
     [
-        ((), LeastRegret()),
-        (("--max-group-loss", "0.05"), LeastRegret(0.05)),
+        ((), LeastRegret(task="event")),
+        (("--max-group-loss", "0.05"), LeastRegret(0.05, task="event")),
         (("--target", "none"), None),
     ],
 )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fairstream import FairRecommender, load, read_events
 from fairstream.errors import ConfigurationError, ModelError
+from fairstream.models.blend import PAUSES
 from fairstream.service import serving
 from fairstream.service.serving import Answer, Serving, ServingModel, popularity_of
 from support import make_recommender
@@ -187,6 +188,19 @@ def test_a_cached_list_is_used_for_a_quarter_of_the_time_since_the_latest_event(
     serving.recommend("nobody", 5)
     clock[0] += 10**8
     assert serving.cached_json("nobody", 5) is not None  # nothing has an age there
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+def test_a_cached_list_ends_with_a_pause_of_the_blend(pause: int) -> None:
+    """Its weights change there."""
+    change = 60 * (NOW // 60 + pause)
+    clock = [change - 1]
+    serving = ServingModel(fitted_with_times("blend").state, "m", lambda: clock[0])
+    serving.add(table([("u1", serving.recommend("u1", 1).items[0])], int(NOW * 1e6)))
+    serving.recommend("u1", 5)
+    assert serving.cached_json("u1", 5) is not None
+    clock[0] = change
+    assert serving.cached_json("u1", 5) is None
 
 
 def test_one_moment_can_stand_for_the_present() -> None:

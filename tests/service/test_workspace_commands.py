@@ -90,7 +90,8 @@ def test_a_list_can_be_requested_at_another_moment(new_workspace: Callable[..., 
     assert updater.update(workspace).kind == "promoted"
     asked = ("recommend", workspace.folder, PERSON, "--at")
     expected = document(*asked, "2030-01-01T09:00+09:00")
-    assert document(*asked, "2030-01-01") == document(*asked, 1_893_456_000) == expected
+    for same in ("2030-01-01", "20300101", 1_893_456_000):
+        assert document(*asked, same) == expected
     for wrong, words in {
         **dict.fromkeys(("", "soon", "nan", "inf", "1e400", "-1", "9999-12-31"), "must be a datetime"),
         **dict.fromkeys(("0", "2020-01-01"), "must not be before the latest known event, 2023-11-"),

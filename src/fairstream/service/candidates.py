@@ -215,7 +215,9 @@ class Candidates:
         # One resample gives the intervals of everyone, which draw nothing; groups are left to `privacy`.
         k = min(self._config.gate.k, recommender.model.n_items)
         table = _columns(events)
-        return recommender.evaluate(table, users=self._people, k=k, n_resamples=1, baseline=baseline, at_levels=False)
+        return recommender.evaluate(
+            table, users=self._people, task="event", k=k, n_resamples=1, baseline=baseline, at_levels=False
+        )
 
 
 def _check_shape(parent: Model, learning: Learning) -> None:

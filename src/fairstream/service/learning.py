@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from fairstream.evaluation import PeriodTask
 from fairstream.methods import MethodConfig
 
 
@@ -15,6 +16,9 @@ class Learning(MethodConfig):
     target: Literal["least-regret", "none"] = "least-regret"
     """What each update does for groups: least-regret serves, of all levels tried on the periods so far, the one with \
 the smallest largest regret; none."""
+    target_task: PeriodTask = "event"
+    """The lists by which the target judges: event, as the service makes them, from all events before each request; \
+moment, the same with one list for simultaneous events; next, one list for each user."""
     seed: int = Field(0, ge=0)
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"

@@ -113,7 +113,7 @@ def released_subject(workspace: Workspace) -> Subject:
             "privacy_epsilon": evaluation.get("epsilon"),
             "decision": (current.decision or {}).get("reason"),
         },
-        task="next",
+        task="event",
         excluded=dict.fromkeys(withheld),
         hit=None if hit is None else (hit, metrics[hit]["mean"]),
         n_newcomers=evaluation.get("n_cold_users"),

@@ -408,10 +408,13 @@ class ServingModel:
         return [ranked[at] for at in range(len(rows))]
 
     def _expires(self, seconds: Floats, now: float) -> float:
-        """When the time since the latest event has grown by a quarter, which is less than a range of the model."""
-        if not self._state.model.reads_times or np.isnan(seconds).all():
+        """When the time since the latest event has grown by a quarter, or has reached one of the model's pauses."""
+        model = self._state.model
+        if not model.reads_times or np.isnan(seconds).all():
             return np.inf
-        return now + max(60.0, _SHARE_OF_ELAPSED * (now - float(np.nanmax(seconds))))
+        latest = float(np.nanmax(seconds))
+        reached = (60.0 * (latest // 60 + pause) for pause in model.pauses)  # the model reads whole minutes
+        return min(now + max(60.0, _SHARE_OF_ELAPSED * (now - latest)), *(at for at in reached if at > now), np.inf)
 
     def _allowed(self, exclude: Collection[str] = (), only: Collection[str] | None = None) -> Rows | None:
         """The sorted rows of the allowed items; None: all."""
