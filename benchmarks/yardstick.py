@@ -1,6 +1,6 @@
 """Quality and published numbers: `python -m benchmarks.yardstick DATA [replay] [time-to-split]`, by default both.
 
-DATA is a folder with `movielens-1m`; `time_to_split.py` also needs `ratings.dat` or `ml-1m.zip` anywhere in it.
+DATA is a folder with `movielens-1m`; `time_to_split.py` reads `ratings.dat` or `ml-1m.zip` if it is anywhere in it.
 
 RePlay (github.com/sb-ai-lab/RePlay, examples/02_models_comparison.ipynb) compares its models on MovieLens-1M, ratings
 of 3 and more: the first 669,181 events are learned, the others tested, of users and items that are known by then; all
@@ -134,6 +134,8 @@ COMPARISONS = {"replay": rows, "time-to-split": time_to_split.rows}
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    if unknown := [name for name in sys.argv[2:] if name not in COMPARISONS]:
+        sys.exit(f"the comparisons are {' and '.join(COMPARISONS)}, got {', '.join(unknown)}")
     for name in sys.argv[2:] or COMPARISONS:
         for line in COMPARISONS[name](Path(sys.argv[1])):
             print(line, flush=True)

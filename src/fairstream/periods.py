@@ -16,7 +16,7 @@ import numpy as np
 from fairstream.errors import ConfigurationError, DataError
 
 _UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
-"""The start of the year 2100, rounded up, as Unix time in each unit."""
+"""3 December 2099, as Unix time in each unit."""
 LATEST_SECONDS = _UNIX_UNITS["s"]
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 _EARLIEST_UNIX_TIME = 1e8 / LATEST_SECONDS  # 1973, as a share of these; smaller numbers are counts

@@ -191,6 +191,8 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
     own = resolve_model(options["model"]) if "model" in options else resolve_model(model["name"], model["settings"])
     if own.name != model["name"] != CUSTOM:
         raise ConfigurationError(f"{path} was saved with the model {model['name']}: do not pass a model")
+    if isinstance(own, ModelConfig) and _filled_in(_as_json(own.settings), model["settings"]) == model["settings"]:
+        own = own.with_options(**model["settings"])
     if "fairness" not in options:
         losses = () if fairness is None else (_make_fairness(fairness["name"], fairness["options"]),)
         weight = GroupWeight(saved["group_weight"], saved.get("weighted_group"))
@@ -206,13 +208,20 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
                 f"the {what} of a checkpoint cannot change: {path} was saved with {before!r}, got {now!r}; fit a new "
                 f"recommender"
             )
-    options = {"model": own, **options, "training": Training(**settings)}
+    options |= {"model": own, "training": Training(**settings)}
     if "target" not in options:
         target = saved["target"]
         options["target"] = None if target is None else TARGETS[target["name"]](**target["options"])
     if "strategy" not in options:
         options["strategy"] = _resolve_strategy(strategy["name"], strategy["options"])
     return options
+
+
+def _filled_in(settings: Any, saved: Any) -> Any:
+    """Settings with the saved values in place of None, which stands for a value that depends on the machine."""
+    if isinstance(settings, Mapping) and isinstance(saved, Mapping):
+        return {name: _filled_in(value, saved.get(name)) for name, value in settings.items()}
+    return saved if settings is None else settings
 
 
 def _objective(settings: Training, fairness: FairnessLoss | None, weight: float, n_negatives: int) -> Objective:

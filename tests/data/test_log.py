@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from fairstream import DataError, EventLog, Groups
+from fairstream import DataError, EventLog, Groups, read_events
 from fairstream.data.log import first_of_each, pair_keys
 
 Event = tuple[int, str, int]
@@ -208,3 +208,9 @@ def test_needed_groups_are_two_at_least_or_a_sentence_says_how_to_get_them(value
             DataError, match=rf"\A[^\n]*gender does not differ[^\n]*{found}; use events of at least two groups"
         ):
             replace(log, groups=groups).require_groups()
+
+
+def test_numbers_after_unix_times_are_noted() -> None:
+    log = read_events(pa.table({"user": [1, 2], "item": [1, 2], "time": [3, 9]}))
+    (note,) = log.notes_after(np.int64(1_700_000_000))
+    assert "earlier times look like seconds since 1970, these like no unit" in note

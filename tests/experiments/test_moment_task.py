@@ -162,6 +162,13 @@ def test_a_frontier_is_measured_on_it(log: EventLog) -> None:
     assert "at each moment" in str(frontier)
 
 
+def test_a_frontier_of_known_events_needs_their_times() -> None:
+    stream = fs.synthetic_stream(n_users=40, n_items=30, n_events=600, seed=0)
+    rec = make_recommender("item-item", device="cpu").fit(stream.events, users=stream.users, group="community")
+    with pytest.raises(fs.ConfigurationError, match="the task moment needs the time of each event"):
+        rec.frontier(task="moment")
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

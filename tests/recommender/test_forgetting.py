@@ -157,3 +157,12 @@ def test_of_a_recommender_something_must_be_left() -> None:
     with pytest.raises(fairstream.DataError, match="needs a user column"):
         rec.retain(pa.table({"item_id": [1]}))
     assert len(rec.state.history) == 700
+
+
+def test_a_recommender_with_times_that_has_forgotten_everyone_can_be_loaded(tmp_path: Path) -> None:
+    rec = make_recommender("item-item", device="cpu")
+    rec.fit(pa.table({"user_id": [1, 2], "item_id": [1, 2], "time": [1_700_000_000, 1_700_000_060]}))
+    for user in (1, 2):
+        rec.forget(user)
+    rec.save(tmp_path / "rec")
+    assert len(fairstream.load(tmp_path / "rec").state.history) == 0

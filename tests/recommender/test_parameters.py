@@ -355,3 +355,18 @@ def test_settings_of_a_custom_model_are_compared_as_json_holds_them(tmp_path: Pa
     rec = fs.FairRecommender(resolve_model(Deep, {"activation": len}), training=TINY, device="cpu").fit(LOG)
     with pytest.raises(fs.ConfigurationError, match="a checkpoint holds numbers, text and lists, and Deep has"):
         rec.save(tmp_path)
+
+
+class Narrow(fs.models.SASRec):
+    """A model under a name that nobody registered."""
+
+    embedding_dim: int = 8
+
+
+@pytest.mark.parametrize("config", [fs.models.SASRec, Narrow, fs.models.Blend])
+def test_a_checkpoint_fills_in_what_its_model_left_to_the_machine(config: Any, tmp_path: Path) -> None:
+    stream = fs.synthetic_stream(n_users=40, n_items=30, n_events=600, seed=0)
+    rec = fs.FairRecommender(config(), training=TINY, device="cpu").fit(stream.events)
+    rec.save(tmp_path)
+    users = stream.events["user_id"][:3]
+    assert fs.load(tmp_path, model=config()).recommend(users) == rec.recommend(users)

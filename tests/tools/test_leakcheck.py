@@ -201,6 +201,11 @@ def test_dates_are_shown_as_dates() -> None:
             table([(1, 1, 1_700_000_000_000)]),
             "the training events have seconds since 1970, the test events milliseconds since 1970",
         ),
+        (
+            table([(1, 1, -1), (1, 2, 1_700_000_000), (1, 3, 1_700_000_060)]),
+            table([(1, 1, 1_700_000_000_000)]),
+            "the training events have seconds since 1970, the test events milliseconds since 1970",
+        ),
         (table([(1, 1, 1)]), None, "give the training events and the test events"),
         ("nowhere", None, "must be a folder with the files train and test"),
         (pa.table({"user": [None, 1], "item": [1, 2], "time": [1, 2]}), table([(1, 1, 1)]), "1 of 2 are missing"),

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
 from engine_support import OWN, Windowed, job_of, tensors
+from fairstream.data import History
 from fairstream.objectives import GroupDROLoss, LargestGapLoss, bpr_loss, softmax_loss
 from fairstream.randomness import Randomness
-from fairstream.sampling import SharedNegatives
+from fairstream.sampling import NegativeSampler, SharedNegatives
 from fairstream.training import Engine, Schedule, TrainingJob, choose_engine, train
-from fairstream.training.data_parallel import ShareEngine, training_name, why_not_divided
+from fairstream.training.batches import cut_windows
+from fairstream.training.data_parallel import ShareEngine, _Share, training_name, why_not_divided
 
 N_EPOCHS = 3
 SASREC: dict[str, Any] = {"model": "sasrec", "loss": softmax_loss, "embedding_dim": 16}
@@ -162,3 +164,14 @@ def test_the_name_of_a_training_depends_on_all_that_decides_it() -> None:
     ]
     assert names[::3] == names[1::3]
     assert len(set(names)) == 8
+
+
+def test_every_worker_has_a_target_in_every_batch() -> None:
+    """A window may have none, where its user's events are learned here and there."""
+    history = History.of(np.zeros(18, np.int64), np.arange(18))
+    sampler = NegativeSampler(history.seen, np.arange(1), n_items=30)
+    windows = cut_windows(history, np.array([0, 12, 17]), np.zeros(1, np.int64), sampler, n_drawn=1, length=8, size=99)
+    windows = windows.cut_again(0)
+    shares = [_Share.of(windows, rank, 3) for rank in range(3)]
+    assert all((np.diff(share.first_target) > 0).all() for share in shares)
+    assert sum(share.shares for share in shares) == pytest.approx(1)

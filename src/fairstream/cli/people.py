@@ -80,8 +80,8 @@ def recommend(
 
 
 def _moment(at: str) -> datetime | float | str:
-    """Read a number or a time in ISO 8601; return other text as it is, for the error."""
-    kinds: tuple[Callable[[str], datetime | float], ...] = (float, datetime.fromisoformat)
+    """Read a time in ISO 8601 or a number; return other text as it is, for the error."""
+    kinds: tuple[Callable[[str], datetime | float], ...] = (datetime.fromisoformat, float)
     for read in kinds:
         with suppress(ValueError):
             return read(at)

@@ -337,7 +337,7 @@ def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     times, misfits = _parse_text(column)
     if times is not None:
         return times
-    misfits.sort(key=lambda text: _parse_text(pa.chunked_array([[text]]))[0] is not None)  # first what is no time
+    misfits.sort(key=_is_timestamp)
     shown = f", {misfits[0]!r} for one" if misfits else ""
     raise DataError(
         f"times that are text must be ISO 8601, all with a time zone or all without, such as 2024-05-01T12:30:00Z, but "
@@ -355,6 +355,11 @@ def _parse_text(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray | None, list[s
         except pa.ArrowInvalid as error:
             misfits += re.findall(r"string: '(.*?)' as", str(error))
     return None, misfits
+
+
+def _is_timestamp(text: str) -> bool:
+    times, _ = _parse_text(pa.chunked_array([[text]]))
+    return times is not None and pa.types.is_timestamp(times.type)
 
 
 def _times(column: pa.ChunkedArray, name: str, unit: str | None) -> np.ndarray[Any, Any]:

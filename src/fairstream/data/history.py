@@ -267,7 +267,7 @@ class History:
 
     def times_at(self, positions: Positions) -> Floats | None:
         """The times of the events at these sorted positions, NaN where unknown; None if no event has a time."""
-        return self._at("times", positions) if self.has_times else None
+        return np.asarray(self._at("times", positions), np.float64) if self.has_times else None
 
     def latest_time(self, n_events: int | None = None) -> float:
         """The latest time of the first `n_events` (None: all) events, in seconds since 1970; NaN: none is known."""

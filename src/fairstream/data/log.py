@@ -19,7 +19,7 @@ from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
 from fairstream.display import Summary, Tabular
 from fairstream.errors import DataError
-from fairstream.periods import UNIT_NAMES, notes_on_times, seconds_of, unit_of
+from fairstream.periods import UNIT_NAMES, notes_on_times, seconds_of, unix_unit
 from fairstream.plotting import area_chart
 from fairstream.text import percent
 
@@ -220,7 +220,7 @@ class EventLog(Tabular):
                 f"the earlier events have {kinds[last_time.dtype.kind == 'M']} as times, these have "
                 f"{kinds[self.times.dtype.kind == 'M']}; convert the column, or name its unit with time_unit"
             )
-        units = unit_of(np.array([last_time])), unit_of(self.times)
+        units = unix_unit(np.array([last_time])), unix_unit(self.times)
         if units[0] != units[1]:
             return (
                 f"the earlier times look like {UNIT_NAMES[units[0]]} since 1970, these like {UNIT_NAMES[units[1]]}: "

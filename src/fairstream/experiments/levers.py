@@ -149,13 +149,18 @@ class LevelRun(Run):
         return self._at_level
 
 
-def log_of(state: State) -> EventLog:
+def log_of(state: State, task: PeriodTask) -> EventLog:
     """Return the events of a state as a log, in order of arrival; if times do not have this order, without times."""
     history = state.history
     users, items = history.users, history.items
     seconds, times = history.times_at(range(len(history))), np.arange(len(history))
     if seconds is not None and bool((np.diff(seconds, prepend=0) >= 0).all()):
         times = (seconds * 1e6).round().astype("datetime64[us]")
+    elif task == "moment":
+        raise ConfigurationError(
+            "the task moment needs the time of each event, in order, which this recommender does not have; pass the "
+            "events to frontier, or evaluate the task event"
+        )
     log = EventLog.from_columns(
         state.user_ids.ids.take(users), state.item_ids.ids.take(items), times, state.columns.repeats
     )

@@ -877,11 +877,12 @@ class FairRecommender(ReprMixin):
         """
         from fairstream.experiments.levers import log_of, measure_frontier  # noqa: PLC0415 (a layer above this one)
 
+        target = self.recipe.target or LeastRegret()  # for its metric and task
+        task = check_period_task(task or target.task)
         if events is None:
-            log = log_of(self.state)
+            log = log_of(self.state, task)
         else:
             log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
-        target = self.recipe.target or LeastRegret()  # for its metric and task
         metric, custom = metric or target.metric, self._trainer.metrics
         return measure_frontier(
             self._trainer.readable(log),
@@ -890,7 +891,7 @@ class FairRecommender(ReprMixin):
             levels=levels,
             n_periods=n_periods,
             pretrain_ratio=pretrain_ratio,
-            task=check_period_task(task or target.task),
+            task=task,
             metric={metric: custom[metric]} if metric in custom else metric,
             max_gap=target.gap if max_gap is None and isinstance(target, MaxGap) else max_gap,
             max_loss=max_loss,

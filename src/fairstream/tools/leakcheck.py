@@ -323,5 +323,5 @@ def _overlap(train: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> float:
 def _kind(times: np.ndarray[Any, Any]) -> str:
     if times.dtype.kind == "M":
         return "timestamps"
-    unit = unix_unit(times)
+    unit = unix_unit(np.median(times, keepdims=True))
     return "numbers" if unit is None else f"{UNIT_NAMES[unit]} since 1970"

@@ -54,20 +54,21 @@ def why_not_divided(job: TrainingJob) -> str | None:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Share(Windows):
     positions: Rows  # (M,) the position of each target in the whole job, which decides its negatives
-    shares: Floats  # (batches,) the share of each batch's targets; 0: the only window of the batch is another worker's
+    shares: Floats  # (batches,) the share of each batch's targets; 0: they are all other workers'
     have_two_groups: np.ndarray[Any, np.dtype[np.bool_]]  # whether each global batch has users of two groups or more
 
     @classmethod
     def of(cls, windows: Windows, rank: int, size: int) -> _Share:
         """Return the windows rank, rank + size … of each batch."""
         spans = [windows.span(b) for b in range(len(windows))]
-        # DDP needs a backward pass of every worker. One without a window computes the first with weight 0.
+        n_targets = (windows.targets >= 0).sum(axis=1)
         parts = [np.arange(at.start + rank, at.stop, size) for at in spans]
-        n_own = np.array([len(part) for part in parts])
-        parts = [part if len(part) else np.array([at.start]) for part, at in zip(parts, spans, strict=True)]
-        own, n_targets = np.concatenate(parts), (windows.targets >= 0).sum(axis=1)
+        n_share = np.array([n_targets[part].sum() for part in parts])
+        # DDP needs a backward pass of every worker. One without a target computes another's window with weight 0.
+        others = [np.array([at.start + n_targets[at].argmax()]) for at in spans]
+        parts = [part if n else other for part, n, other in zip(parts, n_share, others, strict=True)]
+        own = np.concatenate(parts)
         bounds = np.append(0, np.cumsum([len(part) for part in parts]))
-        n_share = np.add.reduceat(n_targets[own], bounds[:-1]) * (n_own > 0)
         before, before_own = (np.append(0, np.cumsum(n))[:-1] for n in (n_targets, n_targets[own]))
         return cls(
             windows.history[own],
