@@ -208,10 +208,14 @@ class TestTimes:
             (list("abcdef"), ["ISO 8601", "'time'", "'f' for one"]),
             (["2024-02-29", "2024-02-30", *["2024-03-01"] * 4], ["ISO 8601", "'2024-02-30' for one"]),
             (["1", "9" * 30, *"3456"], ["ISO 8601", f"'{'9' * 30}' for one"]),
+            (["2024-02-29", "5", *["2024-03-01"] * 4], ["ISO 8601", "'5' for one"]),
             ([True] * 6, ["integers, floats or timestamps", "'time'", "bool"]),
             ([dt.timedelta(seconds=n) for n in TIMES], ["integers, floats or timestamps", "'time'", "duration"]),
         ],
-        ids=["some null", "all null", "NaN", "infinity", "strings", "no date", "no integer", "booleans", "durations"],
+        ids=[
+            *("some null", "all null", "NaN", "infinity", "strings"),
+            *("no date", "no integer", "a number", "booleans", "durations"),
+        ],
     )
     def test_what_is_no_time_is_refused(self, times: list[Any], words: list[str]) -> None:
         refused(*words, source=events_table(strings=True, time=times))

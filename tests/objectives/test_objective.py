@@ -279,5 +279,8 @@ def test_the_softmax_loss_of_factors_is_that_of_the_scores(has_bias: bool, monke
         3 * factored_softmax_loss(states, rows, bias if has_bias else None, positives, weights),
         3 * softmax_loss(F.linear(states, rows, bias if has_bias else None), positives, weights.double()),
     )
-    ours, expected = ([loss.detach(), *torch.autograd.grad(loss, parts)] for loss in losses)
+    ours, expected = ([loss.detach(), *torch.autograd.grad(loss, parts, retain_graph=True)] for loss in losses)
     torch.testing.assert_close(ours, expected)
+    (slope,) = torch.autograd.grad(losses[0] ** 2, [states], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

@@ -135,3 +135,24 @@ def test_counts_are_those_of_the_compared_requests(monkeypatch: pytest.MonkeyPat
     expected = np.where(is_trained, chosen, everything * 20 / len(rows))
     assert counts.tolist() == pytest.approx(expected.tolist())
     assert weights.sum() == pytest.approx(counts.sum().item())
+
+
+def test_one_nearly_impossible_item_moves_no_other() -> None:
+    """It was chosen once; its share of the variance would be a million times that of the others."""
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 200, embedding_dim=8)
+    torch.nn.init.normal_(model.bias.weight)
+    model.bias.weight.data[0] = -14.0
+    states, before = torch.randn(600, 8), model.bias.weight.detach().clone()
+    chosen = model.score_states(states, None).softmax(dim=1).multinomial(1).squeeze(1)
+    counts = torch.bincount(chosen, minlength=200).float()
+    counts[0] += 1
+    model.match_shares(states, torch.full((600,), 601 / 600), counts, torch.ones(200, dtype=torch.bool))
+    assert (model.bias.weight - before)[1:].abs().mean().item() < 0.05
+
+
+def test_without_a_trained_item_the_biases_stay() -> None:
+    model = SASRecScorer(0, 6, embedding_dim=8)
+    before = model.bias.weight.detach().clone()
+    model.match_shares(torch.randn(4, 8), torch.ones(4), torch.ones(6), torch.zeros(6, dtype=torch.bool))
+    assert torch.equal(model.bias.weight, before)

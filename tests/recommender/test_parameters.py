@@ -370,3 +370,12 @@ def test_a_checkpoint_fills_in_what_its_model_left_to_the_machine(config: Any, t
     rec.save(tmp_path)
     users = stream.events["user_id"][:3]
     assert fs.load(tmp_path, model=config()).recommend(users) == rec.recommend(users)
+
+
+def test_a_checkpoint_keeps_the_size_that_was_given(tmp_path: Path) -> None:
+    stream = fs.synthetic_stream(n_users=40, n_items=30, n_events=600, seed=0)
+    fs.FairRecommender(fs.models.SASRec(length=7), training=TINY, device="cpu").fit(stream.events).save(tmp_path)
+    again = fs.load(tmp_path, model=fs.models.SASRec())
+    assert again.recipe.model.settings["length"] == 7
+    with pytest.raises(fs.ConfigurationError, match="cannot change"):
+        fs.load(tmp_path, model=fs.models.SASRec(length=8))

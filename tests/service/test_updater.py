@@ -24,7 +24,7 @@ from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore, closed_periods, held_out
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, models, promote, rollback, tidy
-from fairstream.service.settings import LiveConfig
+from fairstream.service.settings import LiveConfig, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import add_model
@@ -60,6 +60,20 @@ def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Wor
     assert [entry.kind for entry in entries(learned.engine)][-3:] == ["update"] * 3
     verify(learned.engine)
     assert fairstream.load(learned.models.path(rows[0].id)).recommend(["u0"]).num_rows == 20
+
+
+def test_a_model_is_judged_by_a_list_for_each_event(learned: Workspace) -> None:
+    config = learned.config.with_options(privacy=Privacy(epsilon="off"))
+    learned, served = replace(learned, config=config), in_service(learned.engine)
+    assert served is not None
+    late = held_out(EventStore(learned), closed_periods(learned.engine)[-1])
+    take_in(learned, PERIODS[2])
+    update(learned)
+    period = closed_periods(learned.engine)[-1]
+    assert period.evaluation is not None
+    recommender = fairstream.load(learned.models.path(served.model)).observe(as_learned(late))
+    expected = recommender.evaluate(PERIODS[2], task="event", n_resamples=0)["ndcg@20"].mean
+    assert period.evaluation["metrics"]["ndcg@20"]["mean"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_one_date_of_1970_takes_the_times_of_no_other_event(new_workspace: Maker) -> None:

@@ -80,6 +80,17 @@ def test_evidence_is_pooled_over_periods() -> None:
     assert served[-1] == "B"
 
 
+@pytest.mark.parametrize("other", [LeastRegret(task="event"), LeastRegret(metric="hit@20"), MaxGap(0.5, task="moment")])
+def test_what_was_judged_by_other_lists_is_no_evidence(other: LeastRegret | MaxGap) -> None:
+    before = LeastRegret().decide({}, period(COSTS_A, RAISES_B))
+    changed = other.decide(before.memory, period(NOTHING, NOTHING, seed=1))
+    assert changed == other.decide({}, period(NOTHING, NOTHING, seed=1))
+    assert (
+        MaxGap(0.5).decide(before.memory, period(NOTHING, NOTHING, seed=1)).memory["periods"][:1]
+        == before.memory["periods"]
+    )
+
+
 def test_a_group_that_vanishes_or_comes_later_is_no_obstacle() -> None:
     both = period(COSTS_A, RAISES_B)
     alone = PeriodReplay(LEVELS, {"A": both.groups["A"]})

@@ -168,10 +168,11 @@ def test_the_name_of_a_training_depends_on_all_that_decides_it() -> None:
 
 def test_every_worker_has_a_target_in_every_batch() -> None:
     """A window may have none, where its user's events are learned here and there."""
-    history = History.of(np.zeros(18, np.int64), np.arange(18))
+    history = History.of(np.zeros(19, np.int64), np.arange(19))
     sampler = NegativeSampler(history.seen, np.arange(1), n_items=30)
-    windows = cut_windows(history, np.array([0, 12, 17]), np.zeros(1, np.int64), sampler, n_drawn=1, length=8, size=99)
-    windows = windows.cut_again(0)
+    learned = np.array([4, 5, 13, 14, 16, 17])
+    windows = cut_windows(history, learned, np.zeros(1, np.int64), sampler, n_drawn=1, length=5, size=99)
+    assert (windows.targets >= 0).sum(axis=1).tolist() == [2, 0, 4]
     shares = [_Share.of(windows, rank, 3) for rank in range(3)]
     assert all((np.diff(share.first_target) > 0).all() for share in shares)
     assert sum(share.shares for share in shares) == pytest.approx(1)

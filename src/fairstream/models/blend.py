@@ -206,7 +206,7 @@ class BlendScorer(Scorer):
         self.weights, self.n_periods = weights, n_periods
 
     def _stand_in(self, which: int, n_periods: Tensor) -> int:
-        """The range whose weights stand in until its own are learned: of shorter histories, or a shorter pause."""
+        """Return the range to copy until this one has learned weights: shorter histories, or else a shorter pause."""
         shorter, has_pause = which - self.n_pauses, which > 0 and (which - 1) % self.n_pauses > 0
         if shorter > 0 and (not has_pause or n_periods[shorter] > 0):
             return shorter

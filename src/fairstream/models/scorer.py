@@ -233,8 +233,8 @@ class ItemHead(nn.Module):
         e_i = Σ_r w_r softmax_i(s_r) is what the head expects of R requests, given their `states` (R, d) and `weights`
         (R,), which add up to Σ_i c_i. A new item is to be expected c_i times, an item with a trained row
         e_i (c_i + a) / (e_i + a) times: the posterior mean of a Poisson rate whose prior has the mean e_i and the
-        variance e_i² / a. The trained items tell a: where their `counts` (n_items,), which are those of these very
-        requests, deviate from e_i by chance alone, the biases stay. `is_trained` (n_items,) marks these items.
+        variance e_i² / a. a follows from the trained items (`is_trained`), whose `counts` (n_items,) must come from the
+        same requests: where they deviate from e_i by chance alone, the biases stay.
         """
         bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
         if bias is None or not bool(is_trained.any()):

@@ -185,7 +185,7 @@ class JobRunner:
         n_chosen = min(len(events), MAX_MATCHED_REQUESTS, MAX_MATCHED_SCORES // model.n_items)
         chosen = np.linspace(0, len(events) - 1, n_chosen).astype(np.int64)
         context = job.contexts.at(users[chosen], events[chosen])
-        # A trained item was chosen by these requests as often as they tell; of new items, all events tell more.
+        # Trained items are counted in the compared requests alone; new items are rare, so all their events count.
         share = weights[chosen].sum() / weights.sum()
         counts = np.bincount(items[chosen], weights[chosen], minlength=model.n_items)
         counts = np.where(is_trained, counts, share * np.bincount(items, weights, minlength=model.n_items))

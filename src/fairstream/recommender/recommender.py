@@ -797,13 +797,12 @@ class FairRecommender(ReprMixin):
 
         """
         with self._reading() as state:
-            periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
-            target = self.recipe.target
+            replays = state.replays
             return explain_replays(
-                periods,
+                [PeriodReplay.from_json(period) for period in replays.get("periods", ())],
                 state.level,
-                metric="the replayed metric" if target is None else target.metric,
-                task="" if target is None else target.task,
+                metric=replays.get("metric", ""),
+                task=replays.get("task", ""),
                 attribute=state.groups.attribute,
             )
 

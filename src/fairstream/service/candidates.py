@@ -21,6 +21,7 @@ from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.event_store import EventStore, events_of, held_out
+from fairstream.service.gaps import SERVED_TASK
 from fairstream.service.gate import rejects_level
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
@@ -216,7 +217,7 @@ class Candidates:
         k = min(self._config.gate.k, recommender.model.n_items)
         table = _columns(events)
         return recommender.evaluate(
-            table, users=self._people, task="event", k=k, n_resamples=1, baseline=baseline, at_levels=False
+            table, users=self._people, task=SERVED_TASK, k=k, n_resamples=1, baseline=baseline, at_levels=False
         )
 
 

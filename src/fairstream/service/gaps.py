@@ -14,6 +14,7 @@ from typing import Any, Final
 from fairstream.text import MISSING, number, percent
 
 TOO_FEW: Final = "too few people to report"
+SERVED_TASK: Final = "event"  # the service makes a list for each event, so its models are judged by such lists
 _SIGNIFICANCE = 0.05
 _N_TREND, _TREND = 10, 1.96  # periods, and the size of the test's statistic
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from fairstream.evaluation import PeriodTask
 from fairstream.methods import MethodConfig
+from fairstream.service.gaps import SERVED_TASK
 
 
 class Learning(MethodConfig):
@@ -16,7 +17,7 @@ class Learning(MethodConfig):
     target: Literal["least-regret", "none"] = "least-regret"
     """What each update does for groups: least-regret serves, of all levels tried on the periods so far, the one with \
 the smallest largest regret; none."""
-    target_task: PeriodTask = "event"
+    target_task: PeriodTask = SERVED_TASK
     """The lists by which the target judges: event, as the service makes them, from all events before each request; \
 moment, the same with one list for simultaneous events; next, one list for each user."""
     seed: int = Field(0, ge=0)

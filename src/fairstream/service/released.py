@@ -13,7 +13,7 @@ from fairstream.pages.audit_subjects import Subject
 from fairstream.service import schema
 from fairstream.service.database import reading
 from fairstream.service.event_store import closed_periods
-from fairstream.service.gaps import score_in
+from fairstream.service.gaps import SERVED_TASK, score_in
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import in_service, model, models
 from fairstream.service.workspace import Workspace
@@ -113,7 +113,7 @@ def released_subject(workspace: Workspace) -> Subject:
             "privacy_epsilon": evaluation.get("epsilon"),
             "decision": (current.decision or {}).get("reason"),
         },
-        task="event",
+        task=SERVED_TASK,
         excluded=dict.fromkeys(withheld),
         hit=None if hit is None else (hit, metrics[hit]["mean"]),
         n_newcomers=evaluation.get("n_cold_users"),

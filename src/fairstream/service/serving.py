@@ -408,7 +408,7 @@ class ServingModel:
         return [ranked[at] for at in range(len(rows))]
 
     def _expires(self, seconds: Floats, now: float) -> float:
-        """When the time since the latest event has grown by a quarter, or has reached one of the model's pauses."""
+        """Return when the time since the latest event will have grown by a quarter, or reached a pause of the model."""
         model = self._state.model
         if not model.reads_times or np.isnan(seconds).all():
             return np.inf

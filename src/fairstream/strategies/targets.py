@@ -37,12 +37,16 @@ class Decision(NamedTuple):
     is_met: bool | None = None  # whether the chosen level meets the requested gap on past periods; None: none requested
 
 
-@dataclass(frozen=True)
 class _Target(ABC):
+    task: PeriodTask
+    metric: str
+
     def decide(self, memory: Memory, period: PeriodReplay) -> Decision:
-        """Choose the level to serve, from the period just replayed and those in `memory`."""
-        periods = [*map(PeriodReplay.from_json, memory.get("periods", ())), period][-N_POOLED:]
-        stored = {"periods": [each.to_json() for each in periods]}
+        """Choose the level to serve, from this period and those in `memory` with the same task and metric."""
+        judged_by = {"task": self.task, "metric": self.metric}
+        past = memory["periods"] if judged_by.items() <= memory.items() else ()
+        periods = [*map(PeriodReplay.from_json, past), period][-N_POOLED:]
+        stored = {**judged_by, "periods": [each.to_json() for each in periods]}
         pooled = PooledReplay.of(periods)
         if pooled is None:
             return Decision(NO_LEVEL, f"no level: {_TOO_FEW}", stored)
