@@ -29,7 +29,7 @@ def test_the_tables_are_those_of_the_schema(new_workspace: Maker) -> None:
             assert nullable == {column.name: column.nullable for column in table.columns}, table.name
 
 
-@pytest.mark.parametrize("other", ["0004", "0099"])
+@pytest.mark.parametrize("other", ["0005", "0099"])
 def test_a_workspace_of_another_version_is_refused_with_what_to_do(new_workspace: Maker, other: str) -> None:
     workspace = new_workspace()
     with writing(workspace.engine) as connection:

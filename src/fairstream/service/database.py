@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fairstream.data.reading import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service.schema import changes
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
@@ -150,6 +152,18 @@ def reachable(engine: Engine) -> Iterator[None]:
         where, why = engine.url.render_as_string(hide_password=True), str(getattr(error, "orig", error)).splitlines()[0]
         kind = DatabaseDownError if isinstance(error, OperationalError | PoolTimeoutError) else DatabaseUnavailableError
         raise kind(f"the database {where} cannot be used: {why}") from None
+
+
+def bump(connection: Connection, name: str) -> int:
+    """Count a change in the caller's transaction and return its version.
+
+    The row is locked until the commit, so that versions become visible in their order.
+    """
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(changes)
+    counted = insert.values(name=name, version=1).on_conflict_do_update(
+        index_elements=[changes.c.name], set_={"version": changes.c.version + 1}
+    )
+    return int(connection.execute(counted.returning(changes.c.version)).scalar_one())
 
 
 def canonical(value: Any) -> str:

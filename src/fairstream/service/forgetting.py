@@ -19,7 +19,7 @@ from sqlalchemy import Engine, delete, func, insert, select, update
 from fairstream.errors import CheckpointError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import driver_of, now, reading, writing
+from fairstream.service.database import bump, driver_of, now, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.people import PeopleStore, digests, in_parts
 from fairstream.service.records import Model, from_microseconds
@@ -71,6 +71,7 @@ def request_forget(
         unknown = tuple(user_id for user_id in wanted if user_id not in latest and user_id not in known)
         if not requested:
             return Request((), unknown, 0)
+        bump(connection, "forgotten")
         moment, hashes = now(), digests(workspace.secret, requested)
         for part in in_parts(hashes):
             connection.execute(delete(schema.forgotten).where(schema.forgotten.c.digest.in_(part)))

@@ -6,7 +6,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fairstream.service import schema
-from fairstream.service.database import now, reading, writing
+from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.records import Record, Time
 
 _items = schema.items
@@ -25,7 +25,9 @@ def set_available(engine: Engine, item_id: str, available: bool) -> Item:
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     values = {"item_id": item_id, "available": available, "changed": now()}
     with writing(engine) as connection:
-        connection.execute(insert(_items).values(values).on_conflict_do_update(index_elements=["item_id"], set_=values))
+        changed = {**values, "version": bump(connection, "items")}
+        new = insert(_items).values(**changed, properties="{}")
+        connection.execute(new.on_conflict_do_update(index_elements=["item_id"], set_=changed))
     return Item.model_validate(values)
 
 
@@ -35,4 +37,4 @@ def listed(engine: Engine, available: bool | None = None, after: str = "", limit
     if available is not None:
         page = page.where(_items.c.available.is_(available))
     with reading(engine) as connection:
-        return [Item(**row) for row in connection.execute(page).mappings()]
+        return [Item.model_validate(row, from_attributes=True) for row in connection.execute(page)]

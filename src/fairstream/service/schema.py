@@ -125,12 +125,22 @@ model_files = sa.Table(  # the files of the models, with PostgreSQL: any machine
     Column("content", sa.LargeBinary, nullable=False),
 )
 
-items = sa.Table(  # items whose availability was set; all others are available
+items = sa.Table(  # the catalogue; an item that is not in it has no properties and is available
     "items",
     metadata,
     Column("item_id", sa.Text, primary_key=True),
     Column("available", sa.Boolean, nullable=False),
+    Column("properties", sa.Text, nullable=False, comment="a JSON object"),
     Column("changed", sa.BigInteger, nullable=False),
+    Column("version", sa.BigInteger, nullable=False, comment="of `changes` for items when the row was written"),
+    sa.Index("items_by_version", "version"),
+)
+
+changes = sa.Table(  # how often something has changed: processes poll these few rows instead of whole tables
+    "changes",
+    metadata,
+    Column("name", sa.String(32), primary_key=True, comment="items, rules, forgotten or experiment"),
+    Column("version", sa.BigInteger, nullable=False),
 )
 
 updates = sa.Table(  # every update that was requested, and how it ended

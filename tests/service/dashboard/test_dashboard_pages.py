@@ -18,10 +18,10 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Cookies, Response
 from made_up import BEGINS, DAY, METRIC, N_PERIODS, add_model, add_period, add_update, filled, model_id
 from running import Standing
-from sqlalchemy import event, insert
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from fairstream.service import items, registry, schema
+from fairstream.service import items, registry
 from fairstream.service.audit import entries
 from fairstream.service.dashboard.reading import Overview, reason_of
 from fairstream.service.dashboard.routes import Dashboard
@@ -300,9 +300,8 @@ def test_long_tables_have_pages(new_workspace: Maker) -> None:
 def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace) -> None:
     row = {"event_id": "e", "user_id": "ann", "item_id": "the thing of ann", "time": BEGINS / 1e6}
     EventStore(shop).append(batch_from_json([row], shop.config.limits))
-    with writing(shop.engine) as connection:
-        connection.execute(insert(schema.items).values(item_id="recalled", available=False, changed=BEGINS))
-        connection.execute(insert(schema.items).values(item_id="on sale again", available=True, changed=BEGINS))
+    items.set_available(shop.engine, "recalled", False)
+    items.set_available(shop.engine, "on sale again", True)
     read, admin = (signed_in(shop, scope).get("/lists", params={"user": "ann"}).text for scope in ("read", "admin"))
     for page in (read, admin):
         assert "item 19" in page

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import NamedTuple
 
-from sqlalchemy import func, literal_column, select
+from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import CheckpointError, FairstreamError, WorkspaceError
@@ -23,7 +23,6 @@ _RETRY_SECONDS = 10.0  # the time until a model that could not be loaded is trie
 _WARM_USERS = 1_000  # users whose lists are made before a new model answers
 _SHARE_OF_TIME = 0.01  # of a thread, for counting popularity again
 _EVENTS_AT_ONCE = 50_000
-_PRIME = 1_000_000_007  # sums of times use the remainders, so that they fit into 64 bits
 _EVENTS_OF_POPULARITY = 200_000
 _MODELS = select(
     schema.models.c.id, schema.models.c.folder, schema.models.c.parent, schema.periods.c.first_seq
@@ -45,8 +44,8 @@ class _Snapshot(NamedTuple):
     """The state of the database at one poll."""
 
     in_service: _InService | None
-    items: tuple[int, int]  # changes with any row of the items
-    forgotten: tuple[int, int]  # changes with any row of the forgotten
+    items: int  # the versions in `changes`
+    forgotten: int
     last_seq: int
 
 
@@ -59,8 +58,7 @@ class Follower:
         self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
         self._retry_at = 0.0
         self._last_seq = 0  # the last event that the serving model has
-        self._items: tuple[int, int] | None = None
-        self._forgotten: tuple[int, int] | None = None
+        self._items = self._forgotten = -1
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
 
@@ -95,7 +93,12 @@ class Follower:
                 self._delay_refresh(begin)
 
     def _read_snapshot(self) -> _Snapshot:
-        service, items = schema.service.c, schema.items.c
+        service = schema.service.c
+
+        def version(name: str) -> ColumnElement[int]:
+            of_name = select(schema.changes.c.version).where(schema.changes.c.name == name)
+            return func.coalesce(of_name.scalar_subquery(), 0)
+
         current = (
             _MODELS.add_columns(service.since).join(schema.service, service.model == schema.models.c.id).subquery()
         )
@@ -103,17 +106,15 @@ class Follower:
         one = select(literal_column("1").label("one")).subquery()
         query = select(
             current,
-            select(func.count()).select_from(schema.items).scalar_subquery(),
-            select(func.coalesce(func.sum(items.changed % _PRIME), 0)).scalar_subquery(),
-            select(func.count()).select_from(schema.forgotten).scalar_subquery(),
-            select(func.coalesce(func.max(schema.forgotten.c.requested), 0)).scalar_subquery(),
+            version("items"),
+            version("forgotten"),
             select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
         with self._workspace.engine.connect() as connection:
             row = tuple(connection.execute(query).one())
         self._read_at = time.monotonic()
         in_service = None if row[0] is None else _InService(*row[:5])
-        return _Snapshot(in_service, (row[5], int(row[6])), (row[7], int(row[8])), row[9])
+        return _Snapshot(in_service, *row[5:])
 
     def _follow_items(self, snapshot: _Snapshot) -> None:
         if self._items == snapshot.items:

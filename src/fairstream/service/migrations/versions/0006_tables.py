@@ -4,7 +4,7 @@ from alembic import op
 
 from fairstream.service.schema import PEOPLE, events_of_user, metadata
 
-revision = "0005"
+revision = "0006"
 down_revision = None
 
 _NO_CHANGE = "the audit record can only be added to"
