@@ -31,7 +31,7 @@ from fairstream.service.settings import Limits
 
 LIMITS = Limits()
 NEVER_AHEAD = Limits(max_future_seconds=10**12)
-FIELDS = ("user_id", "item_id", "time", "event_id")
+FIELDS = ("user_id", "item_id", "time", "kind", "event_id")
 EVENT = {"user_id": "u", "item_id": "i", "time": 0}
 
 _text = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
@@ -39,8 +39,9 @@ _ids = _text | st.integers(-(2**63), 2**63 - 1)
 _seconds = st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9)
 _moments = st.datetimes(datetime(1900, 1, 1), datetime(2020, 1, 1)).map(datetime.isoformat)
 _event_ids = st.none() | _text.filter(lambda text: not text.startswith("~"))
+_kinds = st.none() | st.sampled_from(["event", "view", "purchase", "dislike"])
 _events = st.fixed_dictionaries(
-    {"user_id": _ids, "item_id": _ids, "time": _seconds | _moments}, optional={"event_id": _event_ids}
+    {"user_id": _ids, "item_id": _ids, "time": _seconds | _moments}, optional={"event_id": _event_ids, "kind": _kinds}
 )
 _json: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -76,8 +77,8 @@ def same(one: pa.Table, other: pa.Table) -> bool:
 def test_any_json_value_is_taken_or_refused_in_a_sentence(value: Any) -> None:
     batch = taken(batch_from_json, value, LIMITS)
     if batch is not None:
-        assert batch.column_names == ["event_id", "user_id", "item_id", "time"]
-        assert [str(kind) for kind in batch.schema.types] == ["string", "string", "string", "int64"]
+        assert batch.column_names == ["event_id", "user_id", "item_id", "kind", "time"]
+        assert [str(kind) for kind in batch.schema.types] == ["string"] * 4 + ["int64"]
         assert len(batch) == len(value)
         assert not any(column.null_count for column in batch.columns)
 
@@ -106,7 +107,7 @@ def test_the_same_events_make_the_same_batch_however_they_are_written(events: li
     unit = data.draw(st.sampled_from(["us", "ns"]))
     columns["time"] = micros if unit == "us" else pa.array(micros.to_numpy() * 1000)
     columns["time"] = columns["time"].cast(pa.timestamp(unit, data.draw(st.sampled_from([None, "UTC", "Asia/Tokyo"]))))
-    columns["event_id"] = pa.array(columns["event_id"], pa.string())
+    columns |= {name: pa.array(columns[name], pa.string()) for name in ("event_id", "kind")}
     table = pa.table(columns)
     assert same(batch, batch_from_arrow(table, LIMITS))
 
@@ -136,10 +137,10 @@ def test_a_moment_is_the_same_in_every_zone(moment: datetime, hours: int) -> Non
 
 @given(st.lists(_events, min_size=1, max_size=8))
 def test_an_event_without_an_id_gets_one_of_its_own(events: list[Any]) -> None:
-    bare = [{name: event[name] for name in FIELDS[:3]} for event in events]
+    bare = [{**{name: event[name] for name in FIELDS[:3]}, "kind": event.get("kind")} for event in events]
     table = batch_from_json(bare, LIMITS)
     ids = table["event_id"].to_pylist()
-    contents = list(zip(*(table[name].to_pylist() for name in FIELDS[:3]), strict=True))
+    contents = list(zip(*(table[name].to_pylist() for name in FIELDS[:4]), strict=True))
     assert len(set(ids)) == len(set(contents))
     assert len(set(zip(ids, contents, strict=True))) == len(set(ids))
     assert all(len(made) == 33 and made[0] == "~" for made in ids)
@@ -164,7 +165,7 @@ LONG = "a" * 257
 )
 def test_a_complaint_names_the_event_and_the_field(change: dict[str, Any], said: str) -> None:
     events = [{**EVENT, "time": 0.0, "event_id": str(n), **(change if n >= 2 else {})} for n in range(5)]
-    columns = {name: [event[name] for event in events] for name in FIELDS}
+    columns = {name: [event.get(name) for event in events] for name in FIELDS}
     for read in (
         lambda: batch_from_json(events, LIMITS),
         lambda: batch_from_json_lines("\n".join(map(json.dumps, events)).encode(), LIMITS),

@@ -32,12 +32,20 @@ def ingest(
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
+    kind_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the kind: view, purchase, … as in [events] of fairstream.toml.",
+            show_default="recognised",
+        ),
+    ] = None,
     event_id_column: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
             help="Column with the event's id.",
-            show_default="event_id, or derived from user, item and time",
+            show_default="event_id, or derived from user, item, time and kind",
         ),
     ] = None,
     group: Annotated[
@@ -55,7 +63,7 @@ def ingest(
         raise ConfigurationError("give files with events, or --users FILE, or both")
     n_stored, resume = 0, "new events are stored; the same command stores the others, and none twice"
     with on_interrupt(lambda: f"{n_stored:,} {resume}"), opened(folder) as workspace:
-        counts, columns = {}, Columns(user_column, item_column, time_column)
+        counts, columns = {}, Columns(user_column, item_column, time_column, kind=kind_column)
         if users is not None:
             receipt, config = UsersReceipt(0, 0), workspace.config
             with workspace.people() as people:
@@ -68,7 +76,8 @@ def ingest(
         for file in files or []:
             stored = EventsReceipt(0, 0, 0)
             try:
-                for batch in batches_from_file(file, columns, workspace.config.limits, event_id_column):
+                limits, kinds = workspace.config.limits, workspace.config.events
+                for batch in batches_from_file(file, columns, limits, kinds, event_id_column):
                     stored = stored.plus(store.append(batch))
                     n_stored = total.accepted + stored.accepted
                     progress.say(f"{file}: {stored} so far")

@@ -57,6 +57,7 @@ _USUAL_NAMES = {
     "item": ("item_id", "item", "itemid", "iid", "movie_id", "movieid", "product_id", "article_id"),
     "time": ("timestamp", "time", "datetime", "date", "event_time", "created_at", "ts", "order"),
     "rating": ("rating", "stars"),
+    "kind": ("kind", "event_kind", "event_type", "type", "event", "action"),
 }
 
 
@@ -74,6 +75,7 @@ class Columns:
     time_zone: bool | None = None  # whether the times of earlier events had a time zone; None: no events were read
     text_ids: tuple[str, ...] = ()
     """The roles (user, item) whose earlier ids were text; a text file's digits are then text too."""
+    kind: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text_ids", tuple(self.text_ids))  # JSON has lists

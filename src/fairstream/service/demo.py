@@ -48,7 +48,7 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
         people.put(people_from_arrow(users))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
-        receipt = store.append(batch_from_arrow(events, workspace.config.limits))
+        receipt = store.append(batch_from_arrow(events, workspace.config.limits, workspace.config.events))
         how = "without regard to fairness" if t < _FAIR_FROM else fair
         say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
         outcomes.append(run(plain if t < _FAIR_FROM else workspace, by="demonstration"))

@@ -25,7 +25,9 @@ from fairstream.service.records import Period
 from fairstream.service.schema import events, events_of_user, of_users, periods
 from fairstream.service.workspace import Workspace
 
-_READ = pa.schema([("seq", pa.int64()), ("user_id", pa.string()), ("item_id", pa.string()), ("time", pa.int64())])
+_READ = pa.schema(
+    {"seq": pa.int64(), "user_id": pa.string(), "item_id": pa.string(), "time": pa.int64(), "kind": pa.string()}
+)
 _ROWS_OF_A_PART = 1_000_000
 _WRITERS = 0x66616972  # the number of PostgreSQL's lock that writers of events hold, one after the other
 _KNOWN = "SELECT event_id FROM events WHERE event_id = ANY ((SELECT string_to_array(%s, chr(10)))::text[])"
@@ -80,10 +82,10 @@ class EventStore:
             return max(0, last_seq(connection) - closed)
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
-        """seq, user_id, item_id and time of the events with after < seq <= until, by seq; the first `limit` of them."""
+        """The columns of `_READ` of the events with after < seq <= until, by seq; the first `limit` of them."""
         end = "" if until is None else f" AND seq <= {int(until)}"
         most = "" if limit is None else f" LIMIT {int(limit)}"
-        query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
+        query = f"SELECT {', '.join(_READ.names)} FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
         with reading(self._engine) as connection:
             return select_rows(connection, query, _READ)
 

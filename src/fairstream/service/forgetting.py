@@ -108,7 +108,8 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
 def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
     """Events, group and the models that know a person; None where there is nothing."""
     theirs = schema.of_users(workspace.engine.dialect, [user_id])
-    query = select(schema.events.c.event_id, schema.events.c.item_id, schema.events.c.time).where(theirs)
+    columns = schema.events.c
+    query = select(columns.event_id, columns.item_id, columns.time, columns.kind).where(theirs)
     with reading(workspace.engine) as connection:
         rows = connection.execute(query.order_by(schema.events.c.seq)).all()
     with workspace.people() as people:

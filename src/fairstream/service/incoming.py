@@ -1,8 +1,8 @@
 """Events and users from JSON, Arrow tables and files, checked before they are stored.
 
-A batch is accepted or refused as a whole: a table of event_id, user_id and item_id (short strings) and time (whole
-microseconds since 1970, UTC) without nulls. The error names the first bad row and its field, and never the value, which
-may identify a person.
+A batch is accepted or refused as a whole: a table of event_id, user_id, item_id and kind (short strings) and time
+(whole microseconds since 1970, UTC) without nulls. The error names the first bad row and its field, and never the
+value, which may identify a person.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from fairstream.data.vocabulary import id_column
 from fairstream.errors import DataError
 from fairstream.reporting import report
 from fairstream.service.database import now
-from fairstream.service.settings import Limits
+from fairstream.service.settings import FILE, EventKinds, Limits
 
 MAX_LENGTH = 256  # characters of an id
 MAX_ROWS = 100_000  # the events of a batch from a file, which is stored in one transaction
 _ROLES = {"user_id": "user", "item_id": "item", "time": "time"}
 _IDS = ("event_id", "user_id", "item_id")
+_KINDS = EventKinds()
 _PEOPLE = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _GENERATED = "~"  # the prefix of event ids that the service generates
 _MAX_INTEGER = 10**MAX_LENGTH
@@ -62,17 +63,17 @@ class Rows(NamedTuple):
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────
 
 
-def batch_from_json(objects: Any, limits: Limits) -> pa.Table:
-    """From a JSON list of objects with `user_id`, `item_id`, `time` and, if the client has one, `event_id`."""
+def batch_from_json(objects: Any, limits: Limits, kinds: EventKinds = _KINDS) -> pa.Table:
+    """From a JSON list of objects with `user_id`, `item_id`, `time` and, optionally, `kind` and `event_id`."""
     rows = Rows()
-    columns = _columns_of(objects, tuple(_ROLES), ("event_id",), rows)
-    ids = {name: _ids_from_values(columns[name], name, rows) for name in _IDS}
-    return _batch(ids, _times_from_values(columns["time"], rows), limits, rows)
+    columns = _columns_of(objects, tuple(_ROLES), ("kind", "event_id"), rows)
+    ids = {name: _ids_from_values(columns[name], name, rows) for name in (*_IDS, "kind")}
+    return _batch(ids, _times_from_values(columns["time"], rows), limits, kinds, rows)
 
 
-def batch_from_json_lines(content: bytes, limits: Limits) -> pa.Table:
+def batch_from_json_lines(content: bytes, limits: Limits, kinds: EventKinds = _KINDS) -> pa.Table:
     """From one JSON object a line; empty lines are ignored."""
-    return batch_from_json(parse_json_lines(content, Rows()), limits)
+    return batch_from_json(parse_json_lines(content, Rows()), limits, kinds)
 
 
 def people_from_json(objects: Any, *, value: str = "value", allowed: Collection[str] | None = None) -> pa.Table:
@@ -160,13 +161,13 @@ def _micros(value: Any, row: int, rows: Rows) -> int:
 # ── Arrow tables and files ───────────────────────────────────────────────────────────────
 
 
-def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> pa.Table:
-    """From a table with the columns `user_id`, `item_id`, `time` and, optionally, `event_id`."""
+def batch_from_arrow(table: pa.Table, limits: Limits, kinds: EventKinds = _KINDS, *, first: int = 1) -> pa.Table:
+    """From a table with the columns `user_id`, `item_id`, `time` and, optionally, `kind` and `event_id`."""
     rows = Rows(first=first)
-    if "event_id" not in table.column_names:
-        table = table.append_column("event_id", pa.nulls(len(table)))
-    ids = _ids_from_table(table, _IDS, "events")
-    return _batch(ids, _times_from_column(table["time"], rows), limits, rows)
+    for name in {"kind", "event_id"} - {*table.column_names}:
+        table = table.append_column(name, pa.nulls(len(table)))
+    ids = _ids_from_table(table, (*_IDS, "kind"), "events")
+    return _batch(ids, _times_from_column(table["time"], rows), limits, kinds, rows)
 
 
 def people_from_arrow(table: pa.Table, *, first: int = 1, allowed: Collection[str] | None = None) -> pa.Table:
@@ -175,7 +176,7 @@ def people_from_arrow(table: pa.Table, *, first: int = 1, allowed: Collection[st
 
 
 def batches_from_file(
-    source: str | Path, columns: Columns, limits: Limits, event_id: str | None = None
+    source: str | Path, columns: Columns, limits: Limits, kinds: EventKinds = _KINDS, event_id: str | None = None
 ) -> Iterator[pa.Table]:
     """Yield the events of a file, folder, glob or address, as `read_events` reads them.
 
@@ -185,6 +186,8 @@ def batches_from_file(
         events, _ = open_events(source, None, columns)
         parser, existing = EventParser(events.like, columns), events.like.column_names
         names = {name: parser.names[role] for name, role in _ROLES.items()}
+        if (kind := columns.find_optional("kind", events.like, what="the events table")) is not None:
+            names["kind"] = kind
         if event_id is not None or "event_id" in existing:
             names["event_id"] = event_id or "event_id"
             if names["event_id"] not in existing:
@@ -196,7 +199,7 @@ def batches_from_file(
                 part = rated.slice(start, MAX_ROWS)
                 block = {name: part[column] for name, column in names.items()}
                 block["time"] = parser.to_times(block["time"])
-                yield batch_from_arrow(pa.table(block), limits, first=n)
+                yield batch_from_arrow(pa.table(block), limits, kinds, first=n)
                 n += len(part)
         report(parser.notes())
 
@@ -275,29 +278,32 @@ def _times_from_column(column: pa.ChunkedArray, rows: Rows) -> _Micros:
 # ── checks ───────────────────────────────────────────────────────────────────────────────
 
 
-def _batch(ids: dict[str, pa.Array], times: _Micros, limits: Limits, rows: Rows) -> pa.Table:
+def _batch(ids: dict[str, pa.Array], times: _Micros, limits: Limits, kinds: EventKinds, rows: Rows) -> pa.Table:
     given, ahead = ids["event_id"], limits.max_future_seconds
     for name in ("user_id", "item_id"):
         _check_ids(ids[name], name, rows)
+    ids["kind"] = ids["kind"].fill_null(kinds.default)
+    if (unknown := pc.invert(pc.is_in(ids["kind"], pa.array(kinds.kinds, pa.string())))).true_count:
+        rows.refuse_any(_to_numpy(unknown), f"kind must be one of {', '.join(kinds.kinds)} ([events] in {FILE})")
     rows.refuse_any(times > now() + ahead * _SECOND, f"time must be at most {ahead} seconds ahead of the clock")
     is_reserved = _to_numpy(pc.starts_with(given, _GENERATED).fill_null(False))
     rows.refuse_any(is_reserved, f"event_id must not begin with {_GENERATED}, which marks generated ids")
     if given.null_count:
         missing = given.is_null()
-        users, items = (ids[name].filter(missing).to_pylist() for name in ("user_id", "item_id"))
-        generated = map(_generate_id, users, items, times[_to_numpy(missing)].tolist())
+        users, items, own = (ids[name].filter(missing).to_pylist() for name in ("user_id", "item_id", "kind"))
+        generated = map(_generate_id, users, items, times[_to_numpy(missing)].tolist(), own)
         ids["event_id"] = pc.replace_with_mask(given, missing, pa.array(generated, pa.string()))
     _check_ids(ids["event_id"], "event_id", rows)
     return pa.table({**ids, "time": times})
 
 
-def _generate_id(user_id: str, item_id: str, time: int) -> str:
+def _generate_id(user_id: str, item_id: str, time: int, kind: str) -> str:
     """The id of an event that came without one: the same event, sent again, gets the same.
 
     It begins with the time, so that events of one time are neighbours in the database's index. Random ids would
     write to all of its pages for each batch.
     """
-    content = f"{user_id}\n{item_id}\n{time}"  # unambiguous: ids hold no control characters
+    content = f"{user_id}\n{item_id}\n{time}\n{kind}"  # unambiguous: ids hold no control characters
     since = time // 1000 - _START * 1000
     return f"{_GENERATED}{since:012x}{hashlib.sha256(content.encode()).hexdigest()[:20]}"
 

@@ -20,6 +20,7 @@ events = sa.Table(  # every event, once
     Column("user_id", sa.Text, nullable=False),
     Column("item_id", sa.Text, nullable=False),
     Column("time", sa.BigInteger, nullable=False, comment="when it happened"),
+    Column("kind", sa.Text, nullable=False, server_default="event", comment="one of [events] kinds"),
     sqlite_autoincrement=True,
 )
 sa.Index("events_of_user", events.c.user_id).ddl_if(dialect="postgresql")

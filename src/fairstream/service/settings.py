@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -29,9 +30,11 @@ LEARNING_OPTIONS = (
     "temperature threads update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
-_PARTS = ("gate", "privacy", "alerts", "limits", "retention")
+_PARTS = ("events", "gate", "privacy", "alerts", "limits", "retention")
 """The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_KINDS = {"event": 1.0, "view": 1.0, "click": 1.0, "cart": 2.0, "like": 2.0, "purchase": 4.0, "dislike": -1.0}
+_KIND = re.compile(r"[\w.\- ]{1,64}")
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
 
@@ -55,6 +58,45 @@ class Every:
         if match[2].startswith("event"):
             return cls(int(match[1]), "events")
         return cls(int(match[1]) * _SECONDS[match[2]], "seconds")
+
+
+class EventKinds(Configuration):
+    """The kinds of events, and how much each counts."""
+
+    kinds: dict[str, float] = Field(_KINDS)
+    """The weight of each kind in learning. 0: stored, nothing else. Below 0: negative feedback, which is never \
+learned as a choice; the item leaves the person's lists."""
+    default: str = "event"
+    """The kind of an event that names none."""
+    repeats: tuple[str, ...] = ()
+    """Kinds whose items may be recommended again."""
+    judge_by: tuple[str, ...] = ()
+    """Kinds by which evaluation, gate and targets judge; without any, all with a weight above 0."""
+
+    @field_validator("kinds", mode="before")
+    @classmethod
+    def _check_kinds(cls, kinds: Any) -> Any:
+        if not isinstance(kinds, dict) or not kinds:
+            raise ValueError(
+                f"kinds must be a table of weights by kind, such as {{ view = 1, buy = 4 }}, got {kinds!r}"
+            )
+        for kind, weight in kinds.items():
+            if _KIND.fullmatch(kind) is None:
+                raise ValueError(f"a kind is 1 to 64 letters, digits, blanks or ._-, got {kind!r}")
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ValueError(f"the weight of {kind!r} in kinds must be a number, got {weight!r}")
+        if max(kinds.values()) <= 0:
+            raise ValueError("kinds needs at least one kind with a weight above 0: nothing else is learned")
+        return kinds
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for option, named in (("default", [self.default]), ("repeats", self.repeats), ("judge_by", self.judge_by)):
+            if unknown := [kind for kind in named if kind not in self.kinds]:
+                raise ValueError(f"{option} must name one of the kinds {', '.join(self.kinds)}, got {unknown[0]!r}")
+        if unlearned := [kind for kind in self.judge_by if self.kinds[kind] <= 0]:
+            raise ValueError(f"judge_by must name kinds with a weight above 0, and that of {unlearned[0]!r} is not")
+        return self
 
 
 class Gate(Configuration):
@@ -145,6 +187,7 @@ weights need it, a target does not."""
     """Models that stay on disk for a rollback."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
     """What the table `[learning]` says; `read` checks the names, `learning` the values."""
+    events: EventKinds = EventKinds()
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
     alerts: Alerts = Alerts()
@@ -237,6 +280,10 @@ def _lines(config: Configuration) -> Iterator[str]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        options = [f"{name} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
+        options = [f"{_key(name)} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
         return f"{{ {', '.join(options)} }}"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -253,7 +253,7 @@ class _Update:
 
 def _hash(events: pa.Table) -> str:
     digest = hashlib.sha256()
-    for name in ("user_id", "item_id", "time"):
+    for name in ("user_id", "item_id", "time", "kind"):
         for part in events[name].to_pylist():
             digest.update(f"{part}\x1f".encode())
         digest.update(b"\x1e")

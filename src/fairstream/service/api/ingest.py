@@ -25,7 +25,7 @@ from fairstream.service.incoming import (
     people_from_json,
 )
 from fairstream.service.people import UsersReceipt
-from fairstream.service.settings import Limits
+from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
 _QUICK_BYTES = 1 << 14  # larger bodies are parsed in a thread, where they delay no other request
@@ -40,15 +40,18 @@ class Availability(BaseModel):
     available: bool
 
 
-def _from_json(body: bytes, limits: Limits) -> pa.Table:
+def _from_json(body: bytes, limits: Limits, kinds: EventKinds) -> pa.Table:
     """Parse one event, a list of events, or {"events": […]}."""
     content = parse_json(body, "the body")
     if isinstance(content, dict):
         content = content["events"] if content.keys() == {"events"} else [content]
-    return batch_from_json(content, limits)
+    return batch_from_json(content, limits, kinds)
 
 
-_PARSERS: dict[str, Callable[[bytes, Limits], pa.Table]] = {JSON: _from_json, JSON_LINES: batch_from_json_lines}
+_PARSERS: dict[str, Callable[[bytes, Limits, EventKinds], pa.Table]] = {
+    JSON: _from_json,
+    JSON_LINES: batch_from_json_lines,
+}
 
 
 @router.post(
@@ -57,11 +60,11 @@ _PARSERS: dict[str, Callable[[bytes, Limits], pa.Table]] = {JSON: _from_json, JS
 async def ingest_events(request: Request, service: RunningService, _: Ingester) -> EventsReceipt:
     """Store events, all of them or none; the answer comes when they are on disk."""
     parse = _PARSERS[_content_type(request)]
-    body = await request.body()
+    body, kinds = await request.body(), service.workspace.config.events
     if len(body) <= _QUICK_BYTES:
-        batch = parse(body, service.limits)
+        batch = parse(body, service.limits, kinds)
     else:
-        batch = await asyncio.to_thread(parse, body, service.limits)
+        batch = await asyncio.to_thread(parse, body, service.limits, kinds)
     receipt = await service.writer.store(batch)
     for outcome, n in vars(receipt).items():
         service.metrics.events.labels(outcome).inc(n)

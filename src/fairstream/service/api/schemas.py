@@ -70,7 +70,11 @@ def _body(json_schema: dict[str, Any], noun: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-_EVENT = _object(("event_id",), user_id=_ID, item_id=_ID, time=_TIME, event_id=_EVENT_ID)
+_KIND = {
+    "description": "One of the kinds in `[events]` of fairstream.toml; without one, its `default`.",
+    "anyOf": [{"type": "string", "examples": ["purchase"]}, {"type": "null"}],
+}
+_EVENT = _object(("kind", "event_id"), user_id=_ID, item_id=_ID, time=_TIME, kind=_KIND, event_id=_EVENT_ID)
 _EVENTS = {"type": "array", "items": _EVENT}
 EVENTS_BODY = _body({"anyOf": [_EVENTS, _EVENT, _object(events=_EVENTS)]}, "event")
 USERS_BODY = _body({"type": "array", "items": _object(user_id=_ID, group=_ID)}, "user")
