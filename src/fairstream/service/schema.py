@@ -160,6 +160,67 @@ updates = sa.Table(  # every update that was requested, and how it ended
     sa.Index("updates_by_time", "requested"),
 )
 
+impressions = sa.Table(  # lists that people saw: a row for each list, for reports and off-policy estimates
+    "impressions",
+    metadata,
+    Column("seq", _BIG, primary_key=True, autoincrement=True, comment="the order of arrival"),
+    Column("id", sa.String(64), nullable=False, unique=True, comment="a list that is sent again is stored once"),
+    Column("user_id", sa.Text, nullable=False),
+    Column("time", sa.BigInteger, nullable=False, comment="when it was shown"),
+    Column("items", sa.JSON, nullable=False, comment="in the order of their positions"),
+    Column("outcomes", sa.Text, nullable=False, comment="a digit for each item: 0 nothing, 1 clicked, 2 converted"),
+    Column("list_id", sa.Text),
+    Column("placement", sa.Text),
+    Column("model", sa.String(32), nullable=False, comment="empty: popularity"),
+    Column("experiment", sa.String(32), nullable=False, comment="empty: none"),
+    Column("arms", sa.Text, nullable=False, comment="A or B; of an interleaved list one letter for each item"),
+    Column("propensities", sa.JSON, nullable=False, comment="the probability that it was shown, for each item"),
+    sa.Index("impressions_of_user", "user_id", "time"),
+    sqlite_autoincrement=True,
+)
+
+impression_counts = sa.Table(  # the same by the hour: a report reads these few rows
+    "impression_counts",
+    metadata,
+    Column("hour", sa.BigInteger, primary_key=True, autoincrement=False, comment="hours since 1970"),
+    Column("experiment", sa.String(32), primary_key=True),
+    Column("arm", sa.String(1), primary_key=True),
+    Column("model", sa.String(32), primary_key=True),
+    Column("what", sa.String(80), primary_key=True, comment="lists, shown, clicked, converted or kind:NAME"),
+    Column("n", sa.BigInteger, nullable=False),
+)
+
+experiments = sa.Table(  # experiments on people; at most one is running
+    "experiments",
+    metadata,
+    Column("id", sa.String(32), primary_key=True),
+    Column("state", sa.String(16), nullable=False, comment="running or ended"),
+    Column("mode", sa.String(16), nullable=False, comment="split, interleave or shadow"),
+    Column("a", sa.String(32), nullable=False, comment="the model in service when it started"),
+    Column("b", sa.String(32), nullable=False),
+    Column("options", sa.JSON, nullable=False),
+    Column("share", sa.Float, nullable=False, comment="of the users who get B; as many are compared with them"),
+    Column("started", sa.BigInteger, nullable=False),
+    Column("step_since", sa.BigInteger, nullable=False, comment="when the share was last changed"),
+    Column("totals", sa.JSON, nullable=False, comment="sums over users by arm, from which tests are computed"),
+    Column("looks", sa.JSON, nullable=False, comment="the latest results"),
+    Column("ended", sa.BigInteger),
+    Column("decision", sa.JSON(none_as_null=True)),
+)
+
+experiment_users = sa.Table(  # what each user of an experiment was shown, and did
+    "experiment_users",
+    metadata,
+    Column("experiment", sa.String(32), primary_key=True),
+    Column("user_id", sa.Text, primary_key=True),
+    Column("arm", sa.String(1), nullable=False),
+    Column("shown", sa.Integer, nullable=False, comment="items"),
+    Column("clicked", sa.Integer, nullable=False),
+    Column("converted", sa.Integer, nullable=False),
+    Column("vote", sa.Integer, nullable=False, comment="of an interleaved list: 1 for B, -1 for A, 0 for neither"),
+    sa.Index("experiment_users_by_user", "user_id"),
+)
+
 
 def of_users(dialect: sa.Dialect, user_ids: Collection[str]) -> sa.ColumnElement[bool]:
     """The condition that an event is of one of these users, for a look at their events alone."""

@@ -30,7 +30,7 @@ LEARNING_OPTIONS = (
     "temperature threads update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
-_PARTS = ("events", "gate", "privacy", "alerts", "limits", "retention")
+_PARTS = ("events", "gate", "privacy", "alerts", "limits", "retention", "impressions")
 """The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _KINDS = {"event": 1.0, "view": 1.0, "click": 1.0, "cart": 2.0, "like": 2.0, "purchase": 4.0, "dislike": -1.0}
@@ -164,11 +164,24 @@ class Limits(Configuration):
     """How far ahead of the clock an event may be dated: clocks differ a little, time zones by hours."""
 
 
+class Impressions(Configuration):
+    """What was shown to people, and what came of it."""
+
+    window_hours: float = Field(24, gt=0, le=24 * 365)
+    """An event counts as a result of a list that showed its item to its user at most this long before."""
+    avoid_after: int | None = Field(None, ge=1)
+    """Leave an item out of a user's lists after it was shown this often in vain; without it never."""
+    avoid_days: float = Field(7, gt=0, le=365)
+    """How long the item is left out, counted from the last time that it was shown."""
+
+
 class Retention(Configuration):
     """What is deleted when it is old."""
 
     events_days: int | None = Field(None, ge=1)
     """Days after which events that no kept model needs are deleted, and new models know them no more; else all stay."""
+    impressions_days: int = Field(90, ge=1)
+    """Days after which lists that were shown are deleted; the hourly counts stay."""
 
 
 class LiveConfig(Configuration):
@@ -193,6 +206,7 @@ weights need it, a target does not."""
     alerts: Alerts = Alerts()
     limits: Limits = Limits()
     retention: Retention = Retention()
+    impressions: Impressions = Impressions()
 
     def __init__(self, *, learning: Learning | None = None, **options: Any) -> None:
         if learning is not None:
