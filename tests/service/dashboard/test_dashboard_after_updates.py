@@ -45,7 +45,9 @@ def test_the_lists_are_those_of_the_service_and_an_item_that_is_withdrawn_leaves
         assert shown() == [item["item_id"] for item in answer["items"]]
         (token, *_) = re.findall(r'name="token" value="([^"]+)"', client.get("/").text)
         gone = shown()[0]
-        assert client.post("/items", data={"token": token, "item": gone}).status_code == 303
+        assert (
+            client.post("/items/withdraw", data={"token": token, "item": gone, "confirmed": "yes"}).status_code == 303
+        )
         wait_until(lambda: gone not in shown())
         assert client.get("/models").status_code == 200
         assert client.delete("/models").status_code == 405

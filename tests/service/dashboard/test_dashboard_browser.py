@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine"),
 ]
 
-PAGES = ("/", "/models", f"/models/{model_id(9)}", "/updates", "/lists?user=ann", "/login", "/models/nobody")
+PAGES = ("/", "/models", f"/models/{model_id(9)}", "/updates", "/lists?user=ann", "/items", "/login", "/models/nobody")
 N_CHARTS = 6
 TAB = ("Tab", 9)
 UNFOLD = "for (const folded of document.querySelectorAll('details')) folded.open = true"
@@ -190,6 +190,9 @@ def test_a_button_is_pressed_without_scripts(page: Browser, address: str) -> Non
         page.go(f"{address}/")
         assert "quality-table" in page.run("document.documentElement.outerHTML")
         page.run("document.querySelector('.banner button').focus()")
+        page.press("Enter", 13, text="\r")
+        page.wait_for("document.querySelector('h1').textContent === 'Run an update now?'")
+        page.run("document.querySelector('.confirm button').focus()")
         page.press("Enter", 13, text="\r")
         page.wait_for("document.querySelector('.flash')?.textContent === 'The update has been started.'")
     finally:

@@ -8,10 +8,12 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi import FastAPI
@@ -20,6 +22,7 @@ from made_up import BEGINS, DAY, METRIC, N_PERIODS, add_model, add_period, add_u
 from running import Standing
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
+from starlette.routing import Mount
 
 from fairstream.service import items, registry
 from fairstream.service.audit import entries
@@ -41,8 +44,8 @@ Maker = Callable[..., Workspace]
 HOSTILE = "<script>alert('x')</script>&\"'"
 SHORT_HOSTILE = "<img src=x onerror=alert(1)>"
 MODEL = f"/models/{model_id(9)}"
-PRIVATE = ("/", "/models", "/updates", "/lists", MODEL, f"{MODEL}/audit.html", f"{MODEL}/audit.json")
-BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items")
+PRIVATE = ("/", "/models", "/updates", "/lists", "/items", MODEL, f"{MODEL}/audit.html", f"{MODEL}/audit.json")
+BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore")
 
 
 class Reader(HTMLParser):
@@ -73,11 +76,14 @@ class Reader(HTMLParser):
 class Client:
     """A browser's requests, one at a time."""
 
-    def __init__(self, workspace: Workspace, standing: Standing | None = None, *, https: bool = False) -> None:
+    def __init__(
+        self, workspace: Workspace, standing: Standing | None = None, *, https: bool = False, root: str = ""
+    ) -> None:
         app = FastAPI()
         app.router.routes.extend(Dashboard(workspace, standing or Standing()).routes())
+        shops = FastAPI(routes=[Mount(root, app)]) if root else app
         self._client = AsyncClient(
-            transport=ASGITransport(app), base_url=f"http{'s' if https else ''}://fairstream.test"
+            transport=ASGITransport(shops), base_url=f"http{'s' if https else ''}://fairstream.test"
         )
 
     @property
@@ -91,9 +97,14 @@ class Client:
         return asyncio.run(self._client.post(path, **options))
 
     def press(self, path: str, fields: dict[str, str] | None = None, **options: Any) -> Response:
-        """Press a button as the page has it, with its token."""
+        """Press a button as the page has it, with its token, and confirm it as the next page asks."""
         (token, *_) = re.findall(r'name="token" value="([^"]+)"', self.get("/").text)
-        return self.post(path, data={"token": token, **(fields or {})}, **options)
+        asked = self.post(path, data={"token": token, **(fields or {})}, **options)
+        if asked.status_code != 200:
+            return asked
+        [form] = re.findall(rf'<form method="post" action="{re.escape(path)}".*?</form>', asked.text, re.DOTALL)
+        confirmed = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+        return self.post(path, data=confirmed, **options)
 
 
 def signed_in(workspace: Workspace, scope: str = "read", standing: Standing | None = None) -> Client:
@@ -241,6 +252,69 @@ def test_a_button_does_what_it_says_once_and_says_so(shop: Workspace) -> None:
     assert '"by":"my admin"' in last.body
 
 
+def test_nothing_changes_before_it_is_confirmed_and_the_page_says_who_did_it_last(shop: Workspace) -> None:
+    standing = Standing()
+    admin = signed_in(shop, "admin", standing)
+    (token, *_) = re.findall(r'name="token" value="([^"]+)"', admin.get("/").text)
+    before = registry.in_service(shop.engine), items.listed(shop.engine)
+    for button in BUTTONS:
+        asked = admin.post(button, data={"token": token, "item": HOSTILE})
+        assert asked.status_code == 200
+        assert "?</h1>" in asked.text
+        assert HOSTILE not in asked.text
+    assert standing.started_by == []
+    assert (registry.in_service(shop.engine), items.listed(shop.engine)) == before
+    assert "Nobody has done this yet." in admin.post("/items/withdraw", data={"token": token, "item": "i1"}).text
+    admin.press("/items/withdraw", {"item": "i1"})
+    again = admin.post("/items/restore", data={"token": token, "item": "i1"}).text
+    assert "Let the item i1 be recommended again?" in again
+    assert "item of i1 (withdrawn) by my admin" in again
+    assert "requested by schedule" in admin.post("/updates", data={"token": token}).text
+
+
+def test_under_a_path_of_its_own_every_link_form_and_cookie_has_that_path(shop: Workspace) -> None:
+    client, root = Client(shop, root="/w/shop"), "/w/shop"
+    assert client.get(f"{root}{MODEL}").headers["location"] == f"{root}/login?to={quote(MODEL, safe='')}"
+    fields = {"key": make_key(shop.engine, "me", "admin"), "to": MODEL}
+    answer = client.post(f"{root}/login", data=fields)
+    assert answer.headers["location"] == f"{root}{MODEL}"
+    assert f"path={root};" in answer.headers["set-cookie"].lower()
+    for path in ("/", "/models", "/updates", "/lists?user=ann", "/items", MODEL):
+        page = client.get(root + path)
+        assert page.status_code == 200, path
+        addresses = re.findall(r'(?:href|src|action)="([^"#][^"]*)"', page.text)
+        assert addresses
+        assert [address for address in addresses if not address.startswith(f"{root}/")] == []
+    (token, *_) = re.findall(r'name="token" value="([^"]+)"', client.get(f"{root}/").text)
+    form = {"token": token, "item": "i1"}
+    assert f'action="{root}/items/withdraw"' in client.post(f"{root}/items/withdraw", data=form).text
+    done = client.post(f"{root}/items/withdraw", data={**form, "confirmed": "yes"})
+    assert done.headers["location"] == f"{root}/items"
+    assert "i1" in client.get(f"{root}/items").text
+
+
+def test_the_overview_shows_the_days_that_were_asked_for(shop: Workspace) -> None:
+    client, first = signed_in(shop), datetime.fromtimestamp(BEGINS / 1e6, UTC).date()
+
+    def periods(**days: object) -> list[int]:
+        page = client.get("/", params={name: str(value) for name, value in days.items()}).text
+        rows = re.findall(r'<table id="stream-table".*?</table>', page, re.DOTALL)
+        return sorted(int(t) for row in rows for t in re.findall(r"Period </span>(\d+)", row))
+
+    everything = list(range(N_PERIODS))
+    happened = {t: datetime.fromtimestamp((BEGINS + int((t + 0.8) * DAY)) / 1e6, UTC).date() for t in everything}
+    assert periods() == everything
+    for low, high in ((3, 6), (1, 1), (11, 11)):
+        wanted = [t for t in everything if first + timedelta(low) <= happened[t] <= first + timedelta(high)]
+        assert periods(**{"from": first + timedelta(low), "to": first + timedelta(high)}) == wanted
+    assert periods(**{"from": first + timedelta(6)}) == [t for t in everything if happened[t] >= first + timedelta(6)]
+    for odd in ("", "yesterday", "9999-12-31", "0000-00-00", "2026-13-01"):
+        assert client.get("/", params={"from": odd, "to": odd}).status_code == 200, odd
+    page = client.get("/", params={"days": "7"}).text  # the periods are older
+    assert "No period of these days tested a model" in page
+    assert f'value="{datetime.now(UTC).date()}"' in page
+
+
 def test_every_answer_is_guarded_and_no_page_has_a_script(shop: Workspace) -> None:
     client = signed_in(shop, "admin")
     for path in (*PRIVATE, "/login", "/models/nobody", "/assets/nothing.js"):
@@ -305,12 +379,13 @@ def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace
     read, admin = (signed_in(shop, scope).get("/lists", params={"user": "ann"}).text for scope in ("read", "admin"))
     for page in (read, admin):
         assert "item 19" in page
-        assert "recalled" in page
-        assert "on sale again" not in page
-    assert "the thing of ann" in admin
-    assert "the thing of ann" not in read
     broken = Client(shop, Standing(problem="there is no model yet"))
     sign_in(broken, make_key(shop.engine, "other", "read"))
+    withdrawn = broken.get("/items").text
+    assert "recalled" in withdrawn
+    assert "on sale again" not in withdrawn
+    assert "the thing of ann" in admin
+    assert "the thing of ann" not in read
     assert "There is no model yet." in broken.get("/lists", params={"user": "ann"}).text
     assert "The model in service cannot be used" in broken.get("/").text
 
@@ -318,21 +393,22 @@ def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace
 def test_an_item_is_withdrawn_and_restored(shop: Workspace) -> None:
     admin = signed_in(shop, "admin")
     item = "a <b>thing</b> & more"
-    assert admin.press("/items", {"item": item}).headers["location"] == "/lists"
-    page = admin.get("/lists").text
+    assert admin.press("/items/withdraw", {"item": item}).headers["location"] == "/items"
+    page = admin.get("/items").text
     assert f"Item {html.escape(item)} has been withdrawn." in page
     assert [row.item_id for row in items.listed(shop.engine, available=False)] == [item]
-    admin.press("/items", {"item": item, "available": "yes"})
+    assert "withdrawn by my admin" in page
+    admin.press("/items/restore", {"item": item})
     assert items.listed(shop.engine, available=False) == []
     for odd in ("", "  ", "x" * 300, "a\0b"):
-        admin.press("/items", {"item": odd})
-        assert "must have 1 to 256 printable characters" in admin.get("/lists").text
+        admin.press("/items/withdraw", {"item": odd})
+        assert "must have 1 to 256 printable characters" in admin.get("/items").text
     assert len(items.listed(shop.engine)) == 1
 
 
 def test_every_picture_has_a_sentence_and_every_page_its_order(shop: Workspace) -> None:
     client = signed_in(shop)
-    for path in ("/", "/models", "/updates", "/lists", MODEL, "/login", "/models/nobody"):
+    for path in ("/", "/models", "/updates", "/lists", "/items", MODEL, "/login", "/models/nobody"):
         read = Reader(client.get(path).text)
         assert read.headings[0] == 1
         assert read.headings.count(1) == 1
@@ -434,6 +510,10 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
         assert "Events of young count 2 times in popularity: on the period that has ended that gave +3 %." in page
         assert "no group may lose more than 2.0 % by it" in page
     assert "not tested" in pages["/models/m1"]
+    drawn = client.get("/").text
+    for chart, name, numbers in (("regret", "young", "12.3 %"), ("level", "young", "2")):
+        figure = drawn[drawn.index(f'id="chart-{chart}"') :]
+        assert re.search(rf"{name} <em>{numbers}", figure[: figure.index("</figure>")])
 
 
 def test_audit_reports_are_files_to_keep_that_stand_alone(shop: Workspace) -> None:

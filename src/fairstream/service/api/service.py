@@ -87,6 +87,8 @@ class Service:
     def health(self) -> Health:
         problems, metrics = self.problems(), self.metrics
         seconds = list(metrics.list_seconds)
+        samples = [sample for metric in metrics.lists.collect() for sample in metric.samples]
+        lists = {each.labels["source"]: int(each.value) for each in samples if each.name.endswith("_total")}
         p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist() if seconds else (None, None)
         return Health(
             started=from_microseconds(self.started),
@@ -96,6 +98,8 @@ class Service:
             p99_seconds=p99,
             source=self.serving.status().source,
             problem=problems[0] if problems else None,
+            n_lists=sum(lists.values()),
+            n_fallbacks=lists.get("popularity", 0),
         )
 
     def recommend(self, user_id: str, k: int) -> Answer:

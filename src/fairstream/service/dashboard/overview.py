@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
+from fairstream.service.dashboard.charts import Chart, Moment, Series, Value, make_chart
 from fairstream.service.dashboard.reading import Overview, is_manual, reason_of
 from fairstream.service.gaps import falling, gap_in
 from fairstream.service.records import FINISHED, Model, Period, from_microseconds
 from fairstream.service.serving import ServedBy
 from fairstream.service.settings import LiveConfig
-from fairstream.text import count, number, percent, sentence
+from fairstream.text import count, number, percent, plain, sentence
 
 _NOT_PROMOTED = {"rejected": "candidate rejected", "failed": "update failed"}
+_MAX_WEIGHT = 60.0  # drawn for a group whose choices alone count
 _score = partial(number, digits=3)
 
 
@@ -87,19 +88,22 @@ def _last_outcome(overview: Overview) -> tuple[str | None, list[str], str | None
     return newest.state, [sentence(part) for part in reason_of(newest).split("; ")], newest.id
 
 
+def quality_charts(overview: Overview, config: LiveConfig) -> list[Chart]:
+    """Return the charts of quality, gap, regret and level over time that have something to show."""
+    charts = [quality_chart(overview)] if overview.evaluated else []
+    charts += [gap_chart(overview, config)] if overview.groups else []
+    return charts + control_charts(overview)
+
+
 def quality_chart(overview: Overview) -> Chart:
     """Return the quality of the lists of everyone and of each group."""
     evaluated = overview.evaluated
-    series = [
-        Series(
-            name,
-            f"line-{place % 6}",
-            [score["by_group"].get(name) for _, score in evaluated],
-            [_band(period, name) for period, _ in evaluated],
-        )
-        for place, name in enumerate(overview.groups)
-    ]
-    series = [line for line in series if any(value is not None for value in line.values)]
+    series = _of_groups(
+        {
+            name: [(score["by_group"].get(name), _band(period, name)) for period, score in evaluated]
+            for name in overview.groups
+        }
+    )
     everyone = Series("everyone", "line-all", [score["mean"] for _, score in evaluated])
     moments = [_moment(overview, period) for period, _ in evaluated]
     return make_chart("chart-quality", "Quality of the lists", moments, [*series, everyone], _score)
@@ -115,6 +119,41 @@ def gap_chart(overview: Overview, config: LiveConfig) -> Chart:
     series = [Series("largest gap", "line-0", values, bands)]
     title = "Largest gap between groups"
     return make_chart("chart-gap", title, moments, series, _score, from_zero=True, limit=limit)
+
+
+def control_charts(overview: Overview) -> list[Chart]:
+    """Return each group's regret and the level in force, where a target has been set."""
+    drawn = [
+        (period, control)
+        for period in overview.periods
+        if (candidate := overview.candidates.get(period.t)) is not None
+        and candidate.state == "promoted"
+        and (control := candidate.about.get("control"))
+    ]
+    if not drawn:
+        return []
+    moments = [_moment(overview, period) for period, _ in drawn]
+    names = list(dict.fromkeys(name for _, control in drawn for name in (*control["regret"], *control["withheld"])))
+    regret = {name: [control["regret"].get(name, (None, None)) for _, control in drawn] for name in names}
+    weight = {name: [(_weight(control["level"], name), None) for _, control in drawn] for name in names}
+    raised = {name: values for name, values in weight.items() if any(value != 1.0 for value, _ in values)}
+    return [
+        make_chart("chart-regret", "Regret of each group", moments, _of_groups(regret), percent, from_zero=True),
+        make_chart("chart-level", "Weight of a group’s choices", moments, _of_groups(raised or weight), plain),
+    ]
+
+
+def _weight(level: Mapping[str, Any], name: str) -> float:
+    return min(float(level["weight"]), _MAX_WEIGHT) if level["group"] == name else 1.0
+
+
+def _of_groups(values: Mapping[str, Sequence[tuple[Value, Any]]]) -> list[Series]:
+    """Return the line of each group that has a value; its colour is the group's in every chart."""
+    return [
+        Series(name, f"line-{place % 6}", [value for value, _ in line], [band for _, band in line])
+        for place, (name, line) in enumerate(values.items())
+        if any(value is not None for value, _ in line)
+    ]
 
 
 def stream_charts(overview: Overview) -> list[Chart]:

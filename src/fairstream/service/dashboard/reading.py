@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, case, func, select, true
 
 from fairstream.service import schema
 from fairstream.service.audit import Entry
@@ -43,17 +43,46 @@ def is_manual(model: Model) -> bool:
     return model.state == "promoted" and not all(check.get("ok") for check in model.decision.get("checks") or ())
 
 
-class Overview:
-    """The data of the first page: the latest periods, oldest first, or those before period `before`."""
+class Days(NamedTuple):
+    """A range of days (UTC), both ends included; None where it has no end."""
 
-    def __init__(self, workspace: Workspace, *, before: int | None = None) -> None:
+    first: date | None = None
+    last: date | None = None
+
+    @classmethod
+    def latest(cls, n: int) -> Days:
+        today = datetime.now(UTC).date()
+        return cls(today - timedelta(n - 1), today)
+
+    def hold(self, column: ColumnElement[int]) -> ColumnElement[bool]:
+        """Return the condition that a time in microseconds is in the range."""
+        ends = [
+            column >= _microseconds(self.first) if self.first else true(),
+            column < _microseconds(self.last + timedelta(1)) if self.last and self.last < date.max else true(),
+        ]
+        return and_(*ends)
+
+    @property
+    def query(self) -> str:
+        """The range as the parameters of a page."""
+        return "".join(f"&{name}={end}" for name, end in (("from", self.first), ("to", self.last)) if end)
+
+
+def _microseconds(day: date) -> int:
+    return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
+
+
+class Overview:
+    """The data of the first page: the latest periods of some days, oldest first, or those before period `before`."""
+
+    def __init__(self, workspace: Workspace, *, days: Days = Days(), before: int | None = None) -> None:  # noqa: B008
         engine, models, audit = workspace.engine, schema.models, schema.audit
         self.service = in_service(engine)
         self.serving = model(engine, self.service.model) if self.service else None
         self.newest = next(iter(models_listed(engine, limit=1)), None)  # the last candidate
-        periods = closed_periods(engine, before=before, limit=PERIODS_AT_ONCE + 1)
+        periods = _periods(engine, days, before)
         self.periods = periods[-PERIODS_AT_ONCE:]
-        self.is_latest = before is None
+        self.days, self.is_latest = days, before is None and days.last in (None, datetime.now(UTC).date())
         self.earlier = self.periods[0].t if len(periods) > PERIODS_AT_ONCE else None
         """The first period shown, if there are earlier ones."""
         self.updates = listed(engine, limit=_LATEST_UPDATES)
@@ -85,6 +114,23 @@ class Overview:
     def data_of(self, period: Period) -> dict[str, Any]:
         candidate = self.candidates.get(period.t)
         return (candidate.about.get("data") or {}) if candidate else {}
+
+
+def _periods(engine: Engine, days: Days, before: int | None) -> list[Period]:
+    """Return the latest periods whose events happened in these days: an import stores them much later."""
+    row = schema.periods.c
+    happened = case((row.split_time < row.closed, row.split_time), else_=row.closed)
+    page = select(schema.periods).where(days.hold(happened), true() if before is None else row.t < before)
+    with engine.connect() as connection:
+        rows = connection.execute(page.order_by(row.t.desc()).limit(PERIODS_AT_ONCE + 1)).mappings()
+        return [Period(**each) for each in rows][::-1]
+
+
+def last_entry(engine: Engine, kinds: Collection[str]) -> Entry | None:
+    """Return the last entry of these kinds in the audit log."""
+    entries = select(schema.audit).where(schema.audit.c.kind.in_(kinds)).order_by(schema.audit.c.seq.desc()).limit(1)
+    with engine.connect() as connection:
+        return next(iter(_entries(connection, entries)), None)
 
 
 class ModelStory:

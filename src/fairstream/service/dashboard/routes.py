@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,13 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from fairstream.errors import DataError, FairstreamError, WorkspaceError
+from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.pages.rendering import read_asset
 from fairstream.service import items, registry, schema, updates
 from fairstream.service.dashboard import web
+from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
-from fairstream.service.dashboard.overview import gap_chart, late, newcomers, quality_chart, status_of, stream_charts
-from fairstream.service.dashboard.reading import ModelStory, Overview, audit_json
+from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
+from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry
+from fairstream.service.dashboard.shop import chosen_most
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in
@@ -35,6 +38,7 @@ _Row = TypeVar("_Row")
 _READ_SCOPES = ("read", "admin")
 _PAGE_SIZE = 25
 _HISTORY = 20
+_RANGES = (7, 30, 90)  # days
 
 
 class Health(NamedTuple):
@@ -47,6 +51,8 @@ class Health(NamedTuple):
     p99_seconds: float | None
     source: ServedBy | None = "model"  # what lists come from; None before anything is loaded
     problem: str | None = None  # the problem in a sentence
+    n_lists: int = 0
+    n_fallbacks: int = 0  # lists by popularity, of users whom the model cannot score
 
 
 class Running(Protocol):
@@ -70,8 +76,6 @@ class Visitor(NamedTuple):
 
 
 Page = Callable[[Request, Visitor], Response]
-Action = Callable[[Request, Visitor, Mapping[str, str]], Awaitable[str]]
-"""Performs the action of a button and returns the sentence to show."""
 
 
 class Dashboard:
@@ -85,6 +89,7 @@ class Dashboard:
         # Derived from the workspace's secret: every process and machine that serves it accepts the cookie.
         secret = hmac.digest(self._workspace.secret, b"dashboard sessions", "sha256").hex()
         sessions = [Middleware(web.Sessions, secret=secret)]
+        changes = buttons(self._workspace, self._running.request_update)
 
         def route(path: str, endpoint: Callable[..., Any], method: str = "GET") -> BaseRoute:
             return web.PageRoute(path, endpoint, methods=[method], include_in_schema=False, middleware=sessions)
@@ -97,21 +102,20 @@ class Dashboard:
             route("/models/{id}/audit.json", self._page(self._audit_json)),
             route("/updates", self._page(self._updates)),
             route("/lists", self._page(self._lists)),
-            route("/updates", self._action(self._start_update, "/"), "POST"),
-            route("/models/{id}/promote", self._action(self._promote, "/"), "POST"),
-            route("/rollback", self._action(self._roll_back, "/"), "POST"),
-            route("/items", self._action(self._set_available, "/lists"), "POST"),
-            route("/login", lambda request: self._login(to=web.local_path(request.query_params.get("to")))),
+            route("/items", self._page(self._items)),
+            *(route(path, self._action(button), "POST") for path, button in changes.items()),
+            route("/login", lambda request: self._login(request, to=web.local_path(request.query_params.get("to")))),
             route("/login", self._sign_in, "POST"),
             route("/logout", self._sign_out, "POST"),
             web.PageRoute("/assets/{name}", web.asset_response, include_in_schema=False),
         ]
 
     def _overview(self, request: Request, visitor: Visitor) -> Response:
-        config, health = self._workspace.config, self._running.health()
-        overview = Overview(self._workspace, before=web.whole_number(request.query_params.get("before")))
+        config, health, given = self._workspace.config, self._running.health(), request.query_params
+        n_days = web.whole_number(given.get("days"))
+        days = Days.latest(n_days) if n_days in _RANGES else Days(web.day(given.get("from")), web.day(given.get("to")))
+        overview = Overview(self._workspace, days=days, before=web.whole_number(given.get("before")))
         evaluated = overview.evaluated
-        gap_charts = [gap_chart(overview, config)] if overview.groups else []
         return self._html(
             "overview.html",
             request,
@@ -119,12 +123,13 @@ class Dashboard:
             overview=overview,
             health=health,
             status=status_of(overview, health.source, health.problem, config.alerts.after),
-            charts=[quality_chart(overview), *gap_charts] if evaluated else [],
+            charts=quality_charts(overview, config),
             stream=stream_charts(overview),
             quality_line=sparkline([score["mean"] for _, score in evaluated]),
             gap_line=sparkline([gap.value if (gap := gap_in(score)) else None for _, score in evaluated]),
             newcomers=newcomers,
             late=late,
+            ranges=_RANGES,
             refresh=overview.running is not None,
         )
 
@@ -147,8 +152,6 @@ class Dashboard:
 
     def _lists(self, request: Request, visitor: Visitor) -> Response:
         user_id = web.plain_text(request.query_params.get("user"))
-        after = web.plain_text(request.query_params.get("after"))
-        withdrawn = items.listed(self._workspace.engine, available=False, after=after, limit=_PAGE_SIZE + 1)
         answer, history, problem = None, list[str](), None
         if user_id:
             try:
@@ -157,17 +160,15 @@ class Dashboard:
                 problem = str(error)
             if visitor.is_admin:  # histories are personal data
                 history = EventStore(self._workspace).items_of(user_id)[-_HISTORY:][::-1]
-        return self._html(
-            "lists.html",
-            request,
-            visitor,
-            user_id=user_id,
-            answer=answer,
-            history=history,
-            problem=problem,
-            withdrawn=withdrawn[:_PAGE_SIZE],
-            more=len(withdrawn) > _PAGE_SIZE,
-        )
+        shown = {"user_id": user_id, "answer": answer, "history": history, "problem": problem}
+        return self._html("lists.html", request, visitor, chosen=chosen_most(self._workspace.engine), **shown)
+
+    def _items(self, request: Request, visitor: Visitor) -> Response:
+        after = web.plain_text(request.query_params.get("after"))
+        withdrawn = items.listed(self._workspace.engine, available=False, after=after, limit=_PAGE_SIZE + 1)
+        more = len(withdrawn) > _PAGE_SIZE
+        last = last_entry(self._workspace.engine, ["item"])
+        return self._html("items.html", request, visitor, withdrawn=withdrawn[:_PAGE_SIZE], more=more, last=last)
 
     def _model(self, request: Request, visitor: Visitor) -> Response:
         story = ModelStory(self._workspace, request.path_params["id"])
@@ -185,49 +186,28 @@ class Dashboard:
         content = audit_json(story, self._workspace.config, made=now())
         return web.download(f"audit-{story.model.id}.json", content, "application/json")
 
-    async def _start_update(self, _: Request, visitor: Visitor, __: Mapping[str, str]) -> str:
-        await self._running.request_update(visitor.key)
-        return "The update has been started."
-
-    async def _promote(self, request: Request, visitor: Visitor, _: Mapping[str, str]) -> str:
-        model_id = request.path_params["id"]
-        await run_in_threadpool(registry.promote, self._workspace, model_id, by=visitor.key)
-        return f"Model {model_id} has been promoted."
-
-    async def _roll_back(self, _: Request, visitor: Visitor, __: Mapping[str, str]) -> str:
-        model_id = await run_in_threadpool(registry.rollback, self._workspace, by=visitor.key)
-        return f"Rolled back to model {model_id}."
-
-    async def _set_available(self, _: Request, __: Visitor, form: Mapping[str, str]) -> str:
-        item_id, is_available = web.plain_text(form.get("item")), form.get("available") == "yes"
-        if not item_id:
-            raise DataError("an item's id must have 1 to 256 printable characters")
-        # Every serving process polls for such changes twice a second.
-        await run_in_threadpool(items.set_available, self._workspace.engine, item_id, is_available)
-        return f"Item {item_id} has been {'restored' if is_available else 'withdrawn'}."
-
     async def _sign_in(self, request: Request) -> Response:
         form = await web.read_form(request)
         if form is None or web.is_foreign(request):
-            return self._login(400, "The form could not be read; enter the key again.")
+            return self._login(request, 400, "The form could not be read; enter the key again.")
         key, to = form.get("key", "").strip(), web.local_path(form.get("to"))
         try:
             holder = await run_in_threadpool(find_key, self._workspace.engine, key)
         except WorkspaceError:
-            return self._unavailable()
+            return self._unavailable(request)
         if holder is None:
-            return self._login(401, "This key is unknown or revoked.", to)
+            return self._login(request, 401, "This key is unknown or revoked.", to)
         name, scope = holder
         if scope not in _READ_SCOPES:
-            return self._login(403, f"The key “{name}” has the scope {scope}; read or admin is needed.", to)
+            return self._login(request, 403, f"The key “{name}” has the scope {scope}; read or admin is needed.", to)
         request.session.clear()
         request.session.update(key=name, token=secrets.token_urlsafe(16))
-        return web.redirect(to)
+        return web.redirect(request, to)
 
     def _sign_out(self, request: Request) -> Response:
         if not web.is_foreign(request):
             request.session.clear()
-        return web.redirect("/login")
+        return web.redirect(request, "/login")
 
     def _visitor(self, request: Request) -> Visitor | None:
         """Return the key of the session; revoking a key ends its sessions at once."""
@@ -249,48 +229,67 @@ class Dashboard:
                     visitor = self._visitor(request)
                     return web.to_login(request) if visitor is None else answer(request, visitor)
             except UnknownIdError:
-                return self._message(404, "Not found", "There is no such model.")
+                return self._message(request, 404, "Not found", "There is no such model.")
             except WorkspaceError:
-                return self._unavailable()
+                return self._unavailable(request)
 
         return endpoint
 
-    def _action(self, act: Action, back: str) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a button: for admin keys and our own forms; the page `back` shows the outcome."""
+    def _action(self, button: Button) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a button: for admin keys and our own forms; it acts once it is confirmed."""
 
         async def endpoint(request: Request) -> Response:
             form = await web.read_form(request)
             try:
                 visitor = await run_in_threadpool(self._visitor, request)
+                if visitor is None:
+                    return web.to_login(request)
+                token = (form or {}).get("token", "").encode()
+                if form is None or web.is_foreign(request) or not hmac.compare_digest(token, visitor.token.encode()):
+                    return self._message(
+                        request, 403, "Form expired", "This form is no longer valid; load the page again."
+                    )
+                if not visitor.is_admin:
+                    return self._message(request, 403, "Not allowed", "This API key lacks the scope 'admin'.")
+                if form.get("confirmed") != "yes":
+                    return await run_in_threadpool(self._ask, request, visitor, button, form)
             except WorkspaceError:
-                return self._unavailable()
-            if visitor is None:
-                return web.to_login(request)
-            token = (form or {}).get("token", "").encode()
-            if form is None or web.is_foreign(request) or not hmac.compare_digest(token, visitor.token.encode()):
-                return self._message(403, "Form expired", "This form is no longer valid; load the page again.")
-            if not visitor.is_admin:
-                return self._message(403, "Not allowed", "This API key lacks the scope 'admin'.")
+                return self._unavailable(request)
             try:
-                request.session["flash"] = ["good", await act(request, visitor, form)]
+                request.session["flash"] = ["good", await button.act(request, visitor.key, form)]
             except FairstreamError as error:
                 request.session["flash"] = ["bad", sentence(str(error))]
-            return web.redirect(back)
+            return web.redirect(request, button.back)
 
         return endpoint
 
+    def _ask(self, request: Request, visitor: Visitor, button: Button, form: dict[str, str]) -> Response:
+        fields = {name: value for name, value in form.items() if name != "token"}
+        question = button.question.format_map(defaultdict(lambda: "–", {**fields, **request.path_params}))
+        with reachable(self._workspace.engine):
+            last = last_entry(self._workspace.engine, button.kinds)
+            runs = updates.listed(self._workspace.engine, limit=1) if "update" in button.kinds else []
+        path = web.path_of(request)
+        shown = {"question": question, "button": button, "fields": fields, "last": last, "runs": runs, "path": path}
+        return self._html("ask.html", request, visitor, **shown)
+
     def _html(self, template: str, request: Request, visitor: Visitor, **context: Any) -> Response:
         flash = request.session.pop("flash", None)
-        config, tab = self._workspace.config, request.url.path.split("/")[1]
-        shared = {"name": self._name, "config": config, "visitor": visitor, "flash": flash, "tab": tab}
-        return web.html(web.render(template, **{"refresh": False, **shared, **context}))
+        shared = {"config": self._workspace.config, "visitor": visitor, "flash": flash, "refresh": False}
+        tab = web.path_of(request).split("/")[1]
+        return web.html(self._render(template, request, **{**shared, "tab": tab, **context}))
 
-    def _login(self, status: int = 200, problem: str | None = None, to: str = "/") -> Response:
-        return web.html(web.render("login.html", name=self._name, problem=problem, to=to), status)
+    def _render(self, template: str, request: Request, **context: Any) -> str:
+        return web.render(template, name=self._name, root=web.root_of(request.scope), **context)
 
-    def _message(self, status: int, title: str, words: str, headers: Mapping[str, str] | None = None) -> Response:
-        return web.html(web.render("message.html", name=self._name, title=title, words=words), status, headers)
+    def _login(self, request: Request, status: int = 200, problem: str | None = None, to: str = "/") -> Response:
+        return web.html(self._render("login.html", request, problem=problem, to=to), status)
 
-    def _unavailable(self) -> Response:
+    def _message(
+        self, request: Request, status: int, title: str, words: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        return web.html(self._render("message.html", request, title=title, words=words), status, headers)
+
+    def _unavailable(self, request: Request) -> Response:
         words = "The database cannot be reached; try again in a moment."
-        return self._message(503, "Service unavailable", words, {"Retry-After": "5"})
+        return self._message(request, 503, "Service unavailable", words, {"Retry-After": "5"})

@@ -7,7 +7,7 @@ import json
 import mimetypes
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cache, partial
 from typing import Any
 from urllib.parse import parse_qs, quote
@@ -43,7 +43,7 @@ HEADERS = {
 _NO_FILE = '<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>'
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _MAX_FORM = 4096
-_OWN_PATH = re.compile(r"/(models(/[\w.-]{1,64})?|updates|lists)", re.ASCII)
+_OWN_PATH = re.compile(r"/((models|experiments)(/[\w.-]{1,64})?|updates|lists|items)", re.ASCII)
 
 
 def when(time: datetime | int) -> Markup:
@@ -110,18 +110,17 @@ def _environment() -> Environment:
 
 
 class Sessions:
-    """Starlette's signed cookie; a cookie set over HTTPS is sent over HTTPS only."""
+    """Starlette's signed cookie; one set over HTTPS is sent over HTTPS only, one of a shop to that shop only."""
 
     def __init__(self, app: ASGIApp, secret: str) -> None:
-        self._by_scheme = {
-            is_https: SessionMiddleware(
-                app, secret, session_cookie=COOKIE, max_age=LASTS, same_site="strict", https_only=is_https
-            )
-            for is_https in (False, True)
-        }
+        self._app, self._secret = app, secret
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._by_scheme[scope.get("scheme") == "https"](scope, receive, send)
+        path, is_https = root_of(scope) or "/", scope.get("scheme") == "https"
+        sessions = SessionMiddleware(
+            self._app, self._secret, COOKIE, LASTS, path, same_site="strict", https_only=is_https
+        )
+        await sessions(scope, receive, send)
 
 
 class PageRoute(Route):
@@ -146,15 +145,25 @@ def html(page: str, status: int = 200, headers: Mapping[str, str] | None = None)
     return Response(page, status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8")
 
 
-def redirect(to: str) -> Response:
+def root_of(scope: Mapping[str, Any]) -> str:
+    """Return the path before those of the dashboard: of a proxy, or of one of several shops."""
+    return str(scope.get("root_path", "")).rstrip("/")
+
+
+def path_of(request: Request) -> str:
+    """Return the path of a page below the root."""
+    return request.url.path.removeprefix(root_of(request.scope))
+
+
+def redirect(request: Request, to: str) -> Response:
     """Redirect to a page, which the browser fetches by GET."""
-    return RedirectResponse(to, status_code=303, headers=HEADERS)
+    return RedirectResponse(root_of(request.scope) + to, status_code=303, headers=HEADERS)
 
 
 def to_login(request: Request) -> Response:
     """Redirect to the login, and from there back to this page."""
-    to = local_path(request.url.path) if request.method == "GET" else "/"
-    return redirect("/login" if to == "/" else f"/login?to={quote(to, safe='')}")
+    to = local_path(path_of(request)) if request.method == "GET" else "/"
+    return redirect(request, "/login" if to == "/" else f"/login?to={quote(to, safe='')}")
 
 
 def download(name: str, content: str, media_type: str) -> Response:
@@ -171,6 +180,14 @@ def local_path(to: str | None) -> str:
 def whole_number(text: str | None) -> int | None:
     """Parse a small whole number; None for anything else."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def day(text: str | None) -> date | None:
+    """Parse a date, as a browser's field of dates sends it; None for anything else."""
+    try:
+        return date.fromisoformat(text or "")
+    except ValueError:
+        return None
 
 
 def plain_text(text: str | None) -> str:
