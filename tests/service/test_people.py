@@ -42,13 +42,11 @@ def test_the_last_value_counts(workspace: Workspace, parts: list[list[tuple[str,
             people = people_from_json([{"user_id": user, "value": value} for user, value in part])
             assert store.put(people) == UsersReceipt(len(dict(part)), 0)
         expected = dict(pair for part in parts for pair in part)
-        stored = store.values(list(expected)).to_pylist()
-        assert {row["user_id"]: row["value"] for row in stored} == expected
-        assert len(stored) == len(expected)
-        assert store.values([]).num_rows == 0
+        assert store.values_of(list(expected)) == expected
+        assert store.values_of([]) == {}
         assert store.values().num_rows >= len(expected)
         assert store.remove(list(expected)) == len(expected)
-        assert store.values(list(expected)).num_rows == 0
+        assert store.values_of(list(expected)) == {}
 
 
 def test_only_declared_groups_are_taken() -> None:

@@ -111,7 +111,7 @@ def test_ids_come_from_standard_input_where_arguments_would_be_seen(learned: Wor
         refused = cli("export", learned.folder, "--ids", "-", stdin=wrong)
         assert isinstance(refused.exception, fairstream.ConfigurationError)
     forgotten = document("forget", learned.folder, "--ids", "-", stdin=json.dumps([PERSON]))
-    assert (forgotten["n_users"], forgotten["problems"]) == (1, [])
+    assert (forgotten["n_users"], forgotten["unknown"]) == (1, [])
     assert cli("export", learned.folder, PERSON).exit_code == 4
 
 

@@ -99,12 +99,11 @@ def forget_people(folder: Path, notes: Path, seed: int) -> None:
             user_id = f"u{rng.randrange(N_FORGETTABLE)}"
             lines.write(f"? {user_id}\n".encode())
             try:
-                done = forget(workspace, [user_id], by="test")
+                forget(workspace, [user_id], by="test")
             except (FairstreamError, DBAPIError):
                 time.sleep(0.001)  # the others leave the lock for longer than this
                 continue
-            if not (done.problems or done.unknown):
-                lines.write(f"! {user_id}\n".encode())
+            lines.write(f"! {user_id}\n".encode())
 
 
 class Victims:

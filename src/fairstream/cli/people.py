@@ -23,6 +23,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import Forgotten
 from fairstream.service.forgetting import export as export_person
 from fairstream.service.serving import Serving
+from fairstream.service.workspace import UpdatingError
 from fairstream.text import number
 
 UNKNOWN, PENDING = 4, 5  # exit codes
@@ -95,33 +96,48 @@ def forget(
     pending: Annotated[
         bool, typer.Option("--pending", help="Complete requests made over HTTP or interrupted.")
     ] = False,
+    write_list: Annotated[
+        bool, typer.Option("--list", help="Write the list of forgotten people, as hashes, for --from.")
+    ] = False,
+    from_list: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="Forget those of a list again, in a restored backup."),
+    ] = None,
     *,
     output: Output,
 ) -> None:
-    """Remove people from the events, the attributes and every model, and verify that no trace is left.
+    """Remove people from the events, the attributes and every model.
 
     Removes any number of people in one pass. Events sent again after that are refused; new events make a new person.
-    Exits with 4 if an id is unknown, with 5 if something could not be removed for good yet: it stays pending.
+    Exits with 4 if an id is unknown, with 5 if models cannot be rewritten yet because an update is running.
     """
     people = _read_ids(users, ids)
-    if bool(people) == pending:
-        raise ConfigurationError("give ids of users, or --ids FILE with ids, or --pending alone")
+    if sum((bool(people), pending, write_list, from_list is not None)) != 1:
+        raise ConfigurationError("give ids of users or --ids FILE, or one of --pending, --list and --from")
+    unknown = list[str]()
     with opened(folder) as workspace:
-        if people:
-            done = forgetting.forget(workspace, people, by=who())
-        else:
-            with workspace.updating():
-                done = forgetting.complete_forgetting(workspace)
+        if write_list:
+            sys.stdout.write(forgetting.forgotten_list(workspace) + "\n")
+            return
+        try:
+            if people:
+                stored = forgetting.known(workspace, people)
+                unknown = [user_id for user_id in people if user_id not in stored]
+                done = forgetting.forget(workspace, people, by=who())
+            elif from_list is not None:
+                done = forgetting.apply_forgotten(workspace, _read_text(from_list), by=who())
+            else:
+                with workspace.updating():
+                    done = forgetting.complete_forgetting(workspace)
+        except UpdatingError as error:
+            print_error(f"the events are removed, attributes and models are not yet: {error}; `--pending` completes it")
+            raise typer.Exit(PENDING) from None
         on_postgres = workspace.engine.dialect.name == "postgresql"
-    for user_id in done.unknown:
-        print_error(f"{user_id} is unknown: no event, no attribute and no model is theirs; nothing was done")
-    for problem in done.problems:
-        print_error(f"not removed for good yet: {problem}; run `fairstream forget DIR --pending`")
+    for user_id in unknown:
+        print_error(f"{user_id} is unknown: no event, no attribute and no model is theirs")
     output.print(*_sentences(done, on_postgres=on_postgres))
-    output.write(asdict(done))
-    if done.problems:
-        raise typer.Exit(PENDING)
-    if done.unknown:
+    output.write({**asdict(done), "unknown": unknown})
+    if unknown:
         raise typer.Exit(UNKNOWN)
 
 
@@ -146,16 +162,14 @@ def export(
 
 def _sentences(done: Forgotten, *, on_postgres: bool) -> list[str]:
     if not done.n_users:
-        return [] if done.unknown else ["Nothing is pending."]
+        return ["Nothing is pending."]
     lines = [
         f"Forgot {done.n_users} user(s): removed {done.n_events} events and {done.n_attributes} attribute(s), "
         f"rewrote {len(done.models)} model(s).",
         *(f"Model {model} was damaged, so its users are unknown: its files were removed." for model in done.damaged),
     ]
-    if not done.problems:
-        lines.append("Checked: no table and no model of the workspace knows them.")
-        if on_postgres:
-            lines.append("Deleted rows in PostgreSQL's own files, log and backups are the server's to expire.")
+    if on_postgres:
+        lines.append("Deleted rows in PostgreSQL's own files, log and backups are the server's to expire.")
     return lines
 
 
@@ -164,11 +178,7 @@ def _read_ids(users: Sequence[str] | None, file: str | None) -> list[str]:
     ids = list(users or [])
     if file is None:
         return ids
-    where = "standard input" if file == "-" else file
-    try:
-        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{where} cannot be read: {error}") from None
+    where, text = "standard input" if file == "-" else file, _read_text(file)
     if not text.startswith("["):
         lines = (line.removesuffix("\r") for line in text.split("\n"))  # other line breaks may be part of an id
         return ids + [line for line in lines if line]
@@ -176,3 +186,11 @@ def _read_ids(users: Sequence[str] | None, file: str | None) -> list[str]:
         return ids + TypeAdapter(list[str]).validate_json(text)
     except ValidationError:
         raise ConfigurationError(f"{where} begins with [ and must then be a JSON list of ids in quotes") from None
+
+
+def _read_text(file: str) -> str:
+    """Read a file, or standard input for "-"."""
+    try:
+        return (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{'standard input' if file == '-' else file} cannot be read: {error}") from None

@@ -1,243 +1,294 @@
 """Forget people: events, attributes and rows, in every table and every model.
 
-Phase one, the request, is one short transaction: it deletes the person's events, and a replay does not bring them
-back. Phase two takes minutes and the lock for updating: it removes the attribute, rewrites every model that knows the
-person under another name, and switches to the new ones in one transaction. Killed at any moment, the model in service
-is whole and the request pending; completing it again finishes the work.
+A request is one short transaction: it deletes the person's rows from the tables of the service, and a replay does not
+bring them back. Completing it takes the lock for updating and longer: it removes the attribute, rewrites every model
+that knows the person under another name, and switches to the new ones in one transaction. Killed at any moment, the
+model in service is whole and the request pending; completing it again finishes the work.
 
 A keyed hash of the id and a time remain: events after it are those of a new person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import Engine, delete, func, insert, select, update
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Dialect, Engine, Table, delete, func, insert, select, update
 
-from fairstream.errors import CheckpointError
+from fairstream.errors import CheckpointError, DataError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import bump, driver_of, now, reading, writing
+from fairstream.service.database import bump, canonical, driver_of, now, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.people import PeopleStore, digests, in_parts
-from fairstream.service.records import Model, from_microseconds
+from fairstream.service.records import Model, Record, Time, UnknownIdError, from_microseconds
 from fairstream.service.registry import deciding, tidy
 from fairstream.service.workspace import Workspace
 
-if TYPE_CHECKING:
-    from fairstream.recommender import FairRecommender
+_requests = schema.forgotten
+_TABLES = [
+    table
+    for table in schema.metadata.sorted_tables
+    if "user_id" in table.c and table.schema is None and table is not _requests
+]
+"""What names people, apart from the attributes."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """Phase one."""
+class Request(Record):
+    """A request to forget a person."""
 
-    requested: tuple[str, ...]
-    unknown: tuple[str, ...]  # users without events
-    n_events: int
+    id: str
+    requested: Time
+    completed: Time | None  # when the attribute and every model were without the person
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What was removed, and which traces a search found after it."""
+    """What was removed."""
 
     n_users: int
-    n_events: int
-    n_attributes: int
-    models: tuple[str, ...]  # the models that knew one of them and were rewritten
-    damaged: tuple[str, ...]  # the models that could not be read, and whose files were removed
-    unknown: tuple[str, ...]  # users without any data; nothing was written about them
-    problems: tuple[str, ...]  # a sentence for each trace that is left; the requests stay pending
+    n_events: int = 0
+    n_attributes: int = 0
+    models: tuple[str, ...] = ()  # the models that knew one of them and were rewritten
+    damaged: tuple[str, ...] = ()  # the models that could not be read, and whose files were removed
 
 
-def request_forget(
-    workspace: Workspace, user_ids: Iterable[str], *, by: str, known: Collection[str] = frozenset()
-) -> Request:
-    """Delete the events of users and let no replay bring them back, in one transaction.
-
-    `known` names users to forget even if they have no events.
-    """
-    wanted, latest, n_events = list(dict.fromkeys(user_ids)), dict[str, int](), 0
-    with writing(workspace.engine) as connection:
-        one_writer(connection)  # others that store events now have read the forgotten users before
-        for part in in_parts(wanted):
-            theirs = schema.of_users(connection.dialect, part)
-            times = select(schema.events.c.user_id, func.max(schema.events.c.time)).where(theirs)
-            latest |= dict(connection.execute(times.group_by(schema.events.c.user_id)).all())
-            n_events += connection.execute(delete(schema.events).where(theirs)).rowcount
-        requested = [user_id for user_id in wanted if user_id in latest or user_id in known]
-        unknown = tuple(user_id for user_id in wanted if user_id not in latest and user_id not in known)
-        if not requested:
-            return Request((), unknown, 0)
-        bump(connection, "forgotten")
-        moment, hashes = now(), digests(workspace.secret, requested)
-        for part in in_parts(hashes):
-            connection.execute(delete(schema.forgotten).where(schema.forgotten.c.digest.in_(part)))
-        connection.execute(
-            insert(schema.forgotten),
-            [
-                {"digest": digest, "until": max(moment, latest.get(user_id, 0)), "requested": moment, "completed": None}
-                for digest, user_id in zip(hashes, requested, strict=True)
-            ],
-        )
-        record(connection, "forget", {"users": hashes, "n_events": n_events, "by": by})
-    return Request(tuple(requested), unknown, n_events)
+def request_forget(workspace: Workspace, user_ids: Iterable[str], *, by: str) -> int:
+    """Delete the events of users and let no replay bring them back, in one transaction; return how many there were."""
+    return _request(workspace, list(dict.fromkeys(user_ids)), {}, by)
 
 
 def forget(workspace: Workspace, user_ids: Iterable[str], *, by: str) -> Forgotten:
-    """Remove people from every table and every model in one pass, and search for traces of them."""
-    wanted = list(dict.fromkeys(user_ids))
+    """Remove people from every table and every model; a `WorkspaceError` means that completing must wait."""
+    n_events = request_forget(workspace, user_ids, by=by)
     with workspace.updating():
-        tidy(workspace)
-        with workspace.people() as people:
-            known = {*_Pending(workspace, wanted).names, *people.values(wanted)["user_id"].to_pylist()}
-            for _, model in _models(workspace, mapped=True):  # events may have been pruned, and models still know them
-                known.update(() if model is None else _known_to(model, wanted))
-            return _complete(workspace, people, request_forget(workspace, wanted, by=by, known=known))
+        return replace(complete_forgetting(workspace), n_events=n_events)
 
 
 def complete_forgetting(workspace: Workspace) -> Forgotten:
-    """Complete the requests; the caller holds the lock for updating."""
+    """Complete all requests; the caller holds the lock for updating."""
     tidy(workspace)
+    pending = select(_requests.c.digest, _requests.c.user_id).where(_requests.c.completed.is_(None))
+    with reading(workspace.engine) as connection:
+        names = dict(connection.execute(pending).all())
+    if not names:
+        return Forgotten(0)
     with workspace.people() as people:
-        return _complete(workspace, people, Request((), (), 0))
+        n_attributes = people.remove(names.values())
+        rewritten, damaged = _rewrite_models(workspace, people, names.values())
+        with writing(workspace.engine) as connection:
+            for part in in_parts(list(names)):
+                done = update(_requests).where(_requests.c.digest.in_(part))
+                connection.execute(done.values(user_id=None, completed=now()))
+            record(connection, "forgotten", {"users": sorted(names), "models": rewritten, "damaged": damaged})
+        for engine in (workspace.engine, people.engine):
+            _empty_log(engine)
+    return Forgotten(len(names), 0, n_attributes, tuple(rewritten), tuple(damaged))
+
+
+def request_id(workspace: Workspace, user_id: str) -> str:
+    """Return the id of the request to forget a person, which does not reveal who it is."""
+    return digests(workspace.secret, [user_id])[0]
+
+
+def get_request(engine: Engine, id_: str) -> Request:
+    """Return the last request with an id of `request_id`."""
+    with reading(engine) as connection:
+        row = connection.execute(select(_requests).where(_requests.c.digest == id_)).mappings().first()
+    if row is None:
+        raise UnknownIdError(f"there is no request to forget somebody with the id {id_[:64]!r}")
+    return Request(id=row["digest"], requested=row["requested"], completed=row["completed"])
+
+
+def pending_requests(engine: Engine) -> tuple[int, int | None]:
+    """Return how many requests are not completed, and the time of the oldest one."""
+    query = select(func.count(), func.min(_requests.c.requested)).where(_requests.c.completed.is_(None))
+    with reading(engine) as connection:
+        n, oldest = connection.execute(query).one()
+    return n, oldest
+
+
+def known(workspace: Workspace, user_ids: Collection[str]) -> set[str]:
+    """Return the ids about which something is stored."""
+    found: set[str] = set()
+    with reading(workspace.engine) as connection:
+        for part in in_parts(list(user_ids)):
+            for table in _TABLES:
+                theirs = _of_users(table, connection.dialect, part)
+                found.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
+    with workspace.people() as people:
+        found.update(people.values_of(user_ids))
+    return found.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
 
 
 def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
-    """Events, group and the models that know a person; None where there is nothing."""
-    theirs = schema.of_users(workspace.engine.dialect, [user_id])
-    columns = schema.events.c
-    query = select(columns.event_id, columns.item_id, columns.time, columns.kind).where(theirs)
+    """Return all rows, the group and the models that know a person; None where there is nothing."""
+    document: dict[str, Any] = {"user_id": user_id}
     with reading(workspace.engine) as connection:
-        rows = connection.execute(query.order_by(schema.events.c.seq)).all()
+        for table in _TABLES:
+            columns = [column for column in table.c if column.name not in ("user_id", "seq")]
+            query = select(*columns).where(_of_users(table, connection.dialect, [user_id]))
+            rows = [dict(row) for row in connection.execute(query.order_by(*table.primary_key)).mappings()]
+            document[table.name] = rows
+            for row in rows if "time" in table.c else ():
+                row["time"] = from_microseconds(row["time"]).isoformat()
     with workspace.people() as people:
-        values = people.values([user_id])["value"].to_pylist()
-    known_to = [row.id for row, model in _models(workspace, mapped=True) if model and _known_to(model, [user_id])]
-    if not (rows or values or known_to):
-        return None
-    return {
-        "user_id": user_id,
-        "events": [{**row._mapping, "time": from_microseconds(row.time).isoformat()} for row in rows],
-        "attribute": {workspace.config.group: values[0]} if values else {},
-        "models": known_to,
-    }
+        value = people.values_of([user_id]).get(user_id)
+    document["attribute"] = {} if value is None else {workspace.config.group: value}
+    document["models"] = [model.id for model, ids in _known_to_models(workspace, [user_id]) if ids]
+    return document if any(list(document.values())[1:]) else None
 
 
-def _complete(workspace: Workspace, people: PeopleStore, request: Request) -> Forgotten:
-    pending = _Pending(workspace, request.requested)
-    if not pending.digests:
-        return Forgotten(0, 0, 0, (), (), request.unknown, ())
-    n_attributes = people.remove(pending.among(people.values()["user_id"].to_pylist()))
-    rewritten, damaged = _rewrite_models(workspace, people, pending)
-    for engine in (workspace.engine, people.engine):
-        _empty_log(engine)
-    problems = tuple(_problems(workspace, people, pending))
+def forgotten_list(workspace: Workspace) -> str:
+    """Return who was forgotten, as hashes, for `apply_forgotten` in a restored backup."""
+    query = select(_requests.c.digest, _requests.c.until).order_by(_requests.c.digest)
+    with reading(workspace.engine) as connection:
+        rows = [list(row) for row in connection.execute(query)]
+    return canonical({"workspace": _mark(workspace), "forgotten": rows})
+
+
+def apply_forgotten(workspace: Workspace, content: str, *, by: str) -> Forgotten:
+    """Forget the people of a list again who are back in a restored backup."""
+    try:
+        document = json.loads(content)
+        mark, listed = document["workspace"], {str(digest): int(until) for digest, until in document["forgotten"]}
+    except (ValueError, KeyError, TypeError):
+        raise DataError("this must be a list of forgotten people, as `fairstream forget DIR --list` writes") from None
+    if mark != _mark(workspace):
+        raise DataError("this list of forgotten people is of another workspace: it was made with another secret")
+    with reading(workspace.engine) as connection:
+        applied = dict(connection.execute(select(_requests.c.digest, _requests.c.until)).all())
+    missing = {digest: until for digest, until in listed.items() if applied.get(digest, -1) < until}
+    if not missing:
+        return Forgotten(0)
+    everybody = list(_everybody(workspace))
+    names = [
+        name for digest, name in zip(digests(workspace.secret, everybody), everybody, strict=True) if digest in missing
+    ]
+    n_events = _request(workspace, names, missing, by)
+    with workspace.updating():
+        return replace(complete_forgetting(workspace), n_users=len(missing), n_events=n_events)
+
+
+def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], by: str) -> int:
+    """Store the requests of people by name; those of a list keep its times, and need no name if nothing is stored."""
+    latest, n_events, moment = dict[str, int](), 0, now()
+    name_of = dict(zip(digests(workspace.secret, names), names, strict=True))
+    users = sorted({*name_of, *listed})
     with writing(workspace.engine) as connection:
-        if not problems:
-            for part in in_parts(pending.digests):
-                these = schema.forgotten.c.digest.in_(part)
-                connection.execute(update(schema.forgotten).where(these).values(completed=now()))
-        entry = {"users": pending.digests, "models": rewritten, "damaged": damaged, "is_proved": not problems}
-        record(connection, "forgotten", entry)
-    counts = len(pending.digests), request.n_events, n_attributes
-    return Forgotten(*counts, tuple(rewritten), tuple(damaged), request.unknown, problems)
+        one_writer(connection)  # others that store events now have read the forgotten users before
+        for part in in_parts(names):
+            theirs = schema.of_users(connection.dialect, part)
+            times = select(schema.events.c.user_id, func.max(schema.events.c.time)).where(theirs)
+            latest |= dict(connection.execute(times.group_by(schema.events.c.user_id)).all())
+            for table in _TABLES:
+                n = connection.execute(delete(table).where(_of_users(table, connection.dialect, part))).rowcount
+                n_events += n if table is schema.events else 0
+        for part in in_parts(users):
+            connection.execute(delete(_requests).where(_requests.c.digest.in_(part)))
+        rows: list[dict[str, Any]] = [
+            {
+                "digest": digest,
+                "user_id": (name := name_of.get(digest)),
+                "until": listed.get(digest) or max(moment, latest.get(str(name), 0)),
+                "requested": moment,
+                "completed": moment if name is None else None,
+            }
+            for digest in users
+        ]
+        connection.execute(insert(_requests), rows)
+        bump(connection, "forgotten")
+        record(connection, "forget", {"users": users, "n_events": n_events, "by": by})
+    return n_events
 
 
-class _Pending:
-    """People to forget: all by hash, and by name those whose name was given or found."""
-
-    def __init__(self, workspace: Workspace, user_ids: Collection[str]) -> None:
-        self._secret = workspace.secret
-        query = select(schema.forgotten.c.digest, schema.forgotten.c.until).where(
-            schema.forgotten.c.completed.is_(None)
-        )
-        with reading(workspace.engine) as connection:
-            self.until = dict(connection.execute(query).all())
-        self.digests = sorted(self.until)
-        self._digest_of = dict(zip(user_ids, digests(self._secret, user_ids), strict=True))
-        self.names = {name: digest for name, digest in self._digest_of.items() if digest in self.until}
-
-    def among(self, user_ids: Collection[str]) -> list[str]:
-        if len(self.names) < len(self.until):
-            fresh = [user_id for user_id in user_ids if user_id not in self._digest_of]
-            self._digest_of.update(zip(fresh, digests(self._secret, fresh), strict=True))
-            self.names |= {name: self._digest_of[name] for name in fresh if self._digest_of[name] in self.until}
-        return [user_id for user_id in user_ids if user_id in self.names]
-
-
-def _rewrite_models(workspace: Workspace, people: PeopleStore, pending: _Pending) -> tuple[list[str], list[str]]:
+def _rewrite_models(
+    workspace: Workspace, people: PeopleStore, user_ids: Collection[str]
+) -> tuple[list[str], list[str]]:
     """Rewrite each model that knows one of them, and switch to all new ones at once."""
-    values, folders, damaged, old = people.values(), {}, [], []
-    for row, model in _models(workspace):
-        if model is None:
-            damaged.append(row.id)
-        elif gone := pending.among(model.state.user_ids.ids.to_pylist()):
-            # What is counted with weights by group is counted again.
-            model.set_groups(values.rename_columns(["user_id", model.state.groups.attribute]))
-            model.forget(gone)
-            name, _, n = row.folder.partition(".")
-            folders[row.id] = f"{name}.{int(n or 0) + 1}"  # ID, ID.1, ID.2, …
-            with workspace.models.new(folders[row.id]) as fresh:
-                model.save(fresh, with_groups=False)
-        else:
+    values, folders, damaged, old = None, dict[str, str](), list[str](), list[str]()
+    for row, gone in _known_to_models(workspace, user_ids):
+        if gone == []:
             continue
         old.append(row.folder)
+        from fairstream.recommender import load  # noqa: PLC0415 (PyTorch, which no other part of it needs)
+
+        try:
+            model = load(workspace.models.path(row.folder), device="cpu")
+        except CheckpointError:
+            damaged.append(row.id)
+            continue
+        # What is counted with weights by group is counted again.
+        values = people.values() if values is None else values
+        model.set_groups(values.rename_columns(["user_id", model.state.groups.attribute]))
+        model.forget(gone or ())
+        name, _, n = row.folder.partition(".")
+        folders[row.id] = f"{name}.{int(n or 0) + 1}"  # ID, ID.1, ID.2, …
+        with workspace.models.new(folders[row.id]) as fresh:
+            model.save(fresh, with_groups=False)
     if old:
-        with deciding(workspace.engine) as (connection, _):
+        with deciding(workspace.engine) as (connection, current):
             for model_id, folder in folders.items():
                 connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(folder=folder))
-            # By the new time a process with the model in memory sees that it must read it again.
-            connection.execute(update(schema.service).values(since=now()))
-    workspace.models.remove(old)
+            if current in folders or current in damaged:
+                # By the new time a process with the model in memory sees that it must read it again.
+                connection.execute(update(schema.service).values(since=now()))
+        workspace.models.remove(old)
     return list(folders), damaged
 
 
-def _models(workspace: Workspace, *, mapped: bool = False) -> Iterator[tuple[Model, FairRecommender | None]]:
-    """Each model that is kept, one at a time in memory; None for one whose files cannot be read."""
+def _known_to_models(workspace: Workspace, user_ids: Collection[str]) -> Iterator[tuple[Model, list[str] | None]]:
+    """Each model that is kept, with those of the users whom it knows; None where its ids cannot be read."""
+    wanted = pa.array(user_ids, pa.large_string())
+    for row, ids in _users_of_models(workspace):
+        yield row, None if ids is None else ids.filter(pc.is_in(ids, value_set=wanted)).to_pylist()
+
+
+def _users_of_models(workspace: Workspace) -> Iterator[tuple[Model, pa.Array | None]]:
+    from fairstream.recommender.checkpoint import read_user_ids  # noqa: PLC0415 (PyTorch)
+
     names = workspace.models.names()
     with reading(workspace.engine) as connection:
         rows = connection.execute(select(schema.models).where(schema.models.c.folder.in_(names))).mappings().all()
-    if rows:
-        from fairstream.recommender import load  # noqa: PLC0415 (PyTorch, which no other part of it needs)
     for row in rows:
-        model = Model(**row)
         try:
-            recommender = load(workspace.models.path(model.folder), device="cpu", mapped=mapped)
+            ids = read_user_ids(workspace.models.path(row["folder"]))
         except CheckpointError:
-            recommender = None
-        yield model, recommender
+            ids = None
+        yield Model(**row), ids
 
 
-def _known_to(model: FairRecommender, user_ids: Collection[str]) -> list[str]:
-    rows = model.state.user_ids.lookup(list(user_ids))
-    return [user_id for user_id, row in zip(user_ids, rows, strict=True) if row >= 0]
+def _everybody(workspace: Workspace) -> set[str]:
+    """Every id that is anywhere."""
+    found: set[str] = set()
+    with reading(workspace.engine) as connection:
+        for table in _TABLES:
+            found.update(connection.scalars(select(table.c.user_id).distinct()))
+    with workspace.people() as people:
+        found.update(people.values()["user_id"].to_pylist())
+    return found.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
+
+
+def _of_users(table: Table, dialect: Dialect, user_ids: Collection[str]) -> ColumnElement[bool]:
+    return schema.of_users(dialect, user_ids) if table is schema.events else table.c.user_id.in_(user_ids)
+
+
+def _mark(workspace: Workspace) -> str:
+    return digests(workspace.secret, ["list of forgotten people"])[0]
 
 
 def _empty_log(engine: Engine) -> None:
-    """Empty SQLite's write-ahead log, which holds old pages, if no other process reads it.
+    """Empty SQLite's write-ahead log, which holds old pages, unless somebody uses it now.
 
     SQLite overwrites deleted rows (`secure_delete`), and the log with the commits that follow.
     """
     if engine.dialect.name == "sqlite":
         with reading(engine) as connection, driver_of(connection) as driver:
+            before = driver.execute("PRAGMA busy_timeout").fetchone()[0]
+            driver.execute("PRAGMA busy_timeout = 0")  # it must not keep writers of events waiting
             driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-
-
-def _problems(workspace: Workspace, people: PeopleStore, pending: _Pending) -> Iterator[str]:
-    """Search every table and model; yield a sentence for each trace."""
-    names = list(pending.names)
-    back = set()
-    with reading(workspace.engine) as connection:
-        for part in in_parts(names):
-            query = select(schema.events.c.user_id, func.min(schema.events.c.time)).group_by(schema.events.c.user_id)
-            for user_id, time in connection.execute(query.where(schema.of_users(connection.dialect, part))):
-                back.add(user_id)  # events after the forgetting are those of a new person
-                if time <= pending.until[pending.names[user_id]]:
-                    yield "events of a forgotten user have come in meanwhile"
-    if set(people.values(names)["user_id"].to_pylist()) - back:
-        yield "an attribute of a forgotten user has come in meanwhile"
-    for row, model in _models(workspace):
-        if model is None or _known_to(model, names):
-            yield f"model {row.id} cannot be read, or still knows a forgotten user"
+            driver.execute(f"PRAGMA busy_timeout = {before}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,6 @@ from fairstream.service.database import reachable, reading, writing
 from fairstream.service.schema import model_files
 
 _PART_BYTES = 4 << 20
-_ABANDONED_SECONDS = 3600  # a hidden folder that is older was left by a killed process
 
 
 class ModelStore:
@@ -56,16 +54,12 @@ class ModelStore:
         for name in names:
             if (self._folder / name).exists():
                 remove_folder(self._folder / name)
-        self._sweep(0)
+        self._sweep()
 
-    def _sweep(self, older_than: float) -> None:
+    def _sweep(self) -> None:
+        """Remove hidden folders: nobody else writes now, so killed processes have left them."""
         for path in self._folder.glob(".*"):
-            try:
-                age = time.time() - path.stat().st_mtime
-            except FileNotFoundError:  # its writer has just finished
-                continue
-            if age >= older_than:
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class DatabaseModelStore(ModelStore):
@@ -78,7 +72,7 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with super().new(name) as folder:
+        with self._alone(), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
                 for file in folder.iterdir():
@@ -86,13 +80,12 @@ class DatabaseModelStore(ModelStore):
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with (self._folder / ".fetching").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process of this machine fetches, the others wait for it
+        with self._alone():  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
                 shutil.rmtree(self._folder / stale, ignore_errors=True)
-            self._sweep(_ABANDONED_SECONDS)
+            self._sweep()
             if name not in stored:
                 raise CheckpointError(f"the files of model {name} are not there: the database does not hold them")
             if _sizes_on_disk(self._folder / name) != stored[name]:
@@ -108,9 +101,17 @@ class DatabaseModelStore(ModelStore):
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        for name in names:
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-        self._sweep(_ABANDONED_SECONDS)
+        with self._alone():
+            for name in names:
+                shutil.rmtree(self._folder / name, ignore_errors=True)
+            self._sweep()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process of this machine write to the folder."""
+        with (self._folder / ".fetching").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _sizes(self) -> dict[str, dict[str, int]]:
         """The number of bytes in the database, by model and file."""

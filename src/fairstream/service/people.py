@@ -1,5 +1,7 @@
 """Who belongs to which group, and who was forgotten.
 
+An id that was forgotten gets no attribute again: the next import of all users cannot tell a new person from the old.
+
 Groups have a separate store. SQLite keeps it in a second file. PostgreSQL keeps it in a separate schema, which another
 role may own: the address of that role is then in the workspace's file `people-database`.
 """
@@ -18,7 +20,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fairstream.service.database import reading, select_rows, writing
-from fairstream.service.schema import PEOPLE, attributes, events, forgotten, of_users
+from fairstream.service.schema import PEOPLE, attributes, forgotten
 
 _SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _WRITERS = 0x70656F70  # the number of PostgreSQL's lock that writers of attributes hold, one after the other
@@ -30,7 +32,7 @@ class UsersReceipt:
     """How many users were stored."""
 
     stored: int
-    forgotten: int  # users who were forgotten and have done nothing since: nothing of them is stored
+    forgotten: int  # users who were forgotten: their values are not stored
 
     def plus(self, other: UsersReceipt) -> UsersReceipt:
         return UsersReceipt(self.stored + other.stored, self.forgotten + other.forgotten)
@@ -62,21 +64,29 @@ class PeopleStore:
         rows = people.take(last["place_max"].sort())
         with writing(self.engine) as connection:
             self._wait_for_others(connection)  # a forgetting that comes now removes them after this
-            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(self._forgotten(rows), pa.string()))))
+            with reading(self._service) as service:
+                gone = forgotten_until(service, self._secret, rows["user_id"].to_pylist())
+            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(list(gone), pa.string()))))
             if len(remaining):
                 new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(attributes)
                 changed = new.on_conflict_do_update(index_elements=["user_id"], set_={"value": new.excluded.value})
                 connection.execute(changed, remaining.to_pylist())
         return UsersReceipt(len(remaining), len(rows) - len(remaining))
 
-    def values(self, user_ids: Collection[str] | None = None) -> pa.Table:
-        """user_id and value of the users that have one, by user_id."""
+    def values(self) -> pa.Table:
+        """user_id and value of everybody who has one, by user_id."""
         query = f"SELECT user_id, value FROM {self._table} ORDER BY user_id"  # noqa: S608
         with reading(self.engine) as connection:
-            everybody = select_rows(connection, query, _SCHEMA)
-        if user_ids is None:
-            return everybody
-        return everybody.filter(pc.is_in(everybody["user_id"], value_set=pa.array(user_ids, pa.string())))
+            return select_rows(connection, query, _SCHEMA)
+
+    def values_of(self, user_ids: Collection[str]) -> dict[str, str]:
+        """The values of those of the users who have one."""
+        found: dict[str, str] = {}
+        with reading(self.engine) as connection:
+            for part in in_parts(list(user_ids)):
+                query = select(attributes.c.user_id, attributes.c.value).where(attributes.c.user_id.in_(part))
+                found |= dict(connection.execute(query).all())
+        return found
 
     def remove(self, user_ids: Collection[str]) -> int:
         n_removed, wanted = 0, list(user_ids)
@@ -90,16 +100,6 @@ class PeopleStore:
         """Until the end of the transaction no other one writes attributes; on SQLite that is so anyway."""
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
-
-    def _forgotten(self, rows: pa.Table) -> list[str]:
-        """The users who were forgotten and have no event since."""
-        with reading(self._service) as connection:
-            user_ids = list(forgotten_until(connection, self._secret, rows["user_id"].to_pylist()))
-            back: set[str] = set()
-            for part in in_parts(user_ids):
-                theirs = of_users(connection.dialect, part)
-                back.update(connection.scalars(select(events.c.user_id).where(theirs).distinct()))
-        return [user_id for user_id in user_ids if user_id not in back]
 
 
 def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:

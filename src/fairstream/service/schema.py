@@ -105,6 +105,7 @@ forgotten = sa.Table(  # who was forgotten, so that a replayed stream does not b
     "forgotten",
     metadata,
     Column("digest", sa.String(64), primary_key=True, comment="HMAC of the user's id with the workspace's secret"),
+    Column("user_id", sa.Text, comment="the id, until the request is completed"),
     Column("until", sa.BigInteger, nullable=False, comment="events dated up to then are not taken again"),
     Column("requested", sa.BigInteger, nullable=False),
     Column("completed", sa.BigInteger, comment="when the attribute and every model were without the person"),

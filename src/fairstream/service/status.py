@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, rejections_in_a_row
@@ -29,6 +30,7 @@ class Status(BaseModel):
     largest_gap: Gap | None  # between a group and everyone else, as published
     no_gap: str | None  # why there is none although groups are known
     epsilon: float | str  # of the noise that numbers of groups carry; "off": none
+    n_forgettings_pending: int  # requests to forget people that are not completed
     n_waiting: int  # events that wait for the next update
     every: str | None
 
@@ -51,6 +53,7 @@ class Status(BaseModel):
                 "largest_gap": gap,
                 "no_gap": why_no_gap(evaluation) if gap is None and score.get("by_group") else None,
                 "epsilon": workspace.config.privacy.epsilon,
+                "n_forgettings_pending": pending_requests(engine)[0],
                 "n_waiting": EventStore(workspace).n_open(),
                 "every": workspace.config.every,
             }
@@ -78,6 +81,8 @@ class Status(BaseModel):
                 f"{self.rejections_in_a_row} rejected in a row: look at what has changed; `fairstream promote` puts a "
                 f"rejected model into service."
             )
+        if self.n_forgettings_pending:
+            lines.append(f"{self.n_forgettings_pending} request(s) to forget people are not completed yet.")
         schedule = "on request" if self.every is None else f"every {self.every}"
         lines.append(f"{self.n_waiting:,} events wait for the next update ({schedule}).")
         return lines

@@ -56,6 +56,10 @@ _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
 
 
+class UpdatingError(WorkspaceError):
+    """Another process holds the lock for updating."""
+
+
 @dataclass(frozen=True, eq=False)
 class Workspace:
     """An open workspace."""
@@ -154,7 +158,7 @@ class Workspace:
 
     @contextmanager
     def updating(self, wait_seconds: float = 0.0) -> Iterator[None]:
-        """Hold the lock for changing models; raise a `WorkspaceError` while another process holds it.
+        """Hold the lock for changing models; raise an `UpdatingError` while another process holds it.
 
         The lock ends with the block, also when the process is killed.
         """
@@ -165,7 +169,7 @@ class Workspace:
                     yield
                     return
             if time.monotonic() >= deadline:
-                raise WorkspaceError(f"{self.folder} is being updated by another process; wait until it has ended")
+                raise UpdatingError(f"{self.folder} is being updated by another process; wait until it has ended")
             time.sleep(0.1)
 
     @contextmanager

@@ -99,7 +99,7 @@ def test_requests_to_forget_that_an_earlier_process_left_are_completed_and_nothi
         waiting = asyncio.create_task(idle.step())
         await asyncio.sleep(0)
         assert not started
-        request_forget(workspace, ["u1"], by="test", known=["u1"])
+        request_forget(workspace, ["u1"], by="test")
         idle.wake()
         await waiting
         assert started == [COMPLETE]
@@ -114,7 +114,7 @@ def test_a_request_to_forget_outlives_a_failure(
     new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace, codes = new_workspace(), [1, 0]
-    request_forget(workspace, ["u1"], by="test", known=["u1"])
+    request_forget(workspace, ["u1"], by="test")
 
     async def fail_once(*_: object) -> tuple[int, str]:
         return codes.pop(0), "the lock is taken"
@@ -138,7 +138,7 @@ def test_forgetting_starts_no_process_while_an_update_runs(
     new_workspace: Callable[..., Workspace], started: Started
 ) -> None:
     workspace = new_workspace()
-    request_forget(workspace, ["u1"], by="test", known=["u1"])
+    request_forget(workspace, ["u1"], by="test")
     running = updates.request(workspace, "test")
     with writing(workspace.engine) as connection:
         connection.execute(update(schema.updates).values(state="running", started=now()))

@@ -17,7 +17,9 @@ from fairstream.service import registry, schema
 from fairstream.service.api.auth import Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.service import RunningService, Service
+from fairstream.service.database import now
 from fairstream.service.event_store import closed_periods
+from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.records import FINISHED
 
@@ -105,6 +107,10 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
     yield family
     yield _gauge("updates_running", "Updates queued or running.", sum(counts.values()))
     yield _gauge("rejected_in_a_row", "Rejections since the last promotion.", registry.rejections_in_a_row(engine))
+    n_pending, oldest = pending_requests(engine)
+    yield _gauge("forgettings_pending", "Requests to forget people that are not completed.", n_pending)
+    age = 0 if oldest is None else (now() - oldest) / 1e6
+    yield _gauge("forgetting_oldest_seconds", "Age of the oldest of them.", age)
     if (current := registry.in_service(engine)) is not None:
         yield _gauge("promoted_seconds", "Time of the last promotion.", current.since / 1e6)
     for period in closed_periods(engine, limit=1):

@@ -18,7 +18,7 @@ from fairstream.service.api.schemas import Limit, Page, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
 from fairstream.service.event_store import closed_periods
-from fairstream.service.forgetting import export, request_forget
+from fairstream.service.forgetting import Request, export, get_request, request_forget, request_id
 from fairstream.service.records import Model, Period, Time, Update
 
 router = APIRouter(tags=["manage"])
@@ -58,6 +58,7 @@ class AuditEntry(BaseModel):
 class ForgetRequest(BaseModel):
     """A request to forget a person."""
 
+    id: str  # of the request: `GET /v1/forgettings/ID` shows whether it is completed
     n_events: int  # events that were removed; the attribute and models follow
 
 
@@ -164,16 +165,23 @@ def list_audit(
 
 
 @router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(507))
-async def forget_user(service: RunningService, key: Admin, user_id: UserId) -> ForgetRequest:
+async def forget_user(service: RunningService, key: Admin, user_id: UserId, response: Response) -> ForgetRequest:
     """Forget a person: events and lists at once, the attribute and what models have learned soon after.
 
     An id without events is accepted, too: completing the request searches the attributes and the models.
     """
-    # Known or not: searching the models takes long, so only completing the request does it.
-    request = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name, known=[user_id])
+    n_events = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name)
     service.serving.forget([user_id])
     service.forgetter.wake()
-    return ForgetRequest(n_events=request.n_events)
+    id_ = request_id(service.workspace, user_id)
+    response.headers["Location"] = f"/v1/forgettings/{id_}"
+    return ForgetRequest(id=id_, n_events=n_events)
+
+
+@router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems(404))
+def show_forgetting(service: RunningService, _: Admin, id: str) -> Request:  # noqa: A002 (its name in the path)
+    """Show a request to forget a person, and when it was completed."""
+    return get_request(service.workspace.engine, id)
 
 
 @router.get(
