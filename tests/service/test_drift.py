@@ -1,12 +1,8 @@
-"""A world that has really changed is learned, a poisoned period is not, and rejections in a row are told of."""
+"""A world that has really changed is learned, and a poisoned period is not."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import numpy as np
@@ -16,12 +12,11 @@ import pytest
 from streams import named_stream, take_in
 
 from fairstream import load
-from fairstream.service import updates
 from fairstream.service.event_store import closed_periods
 from fairstream.service.gate import Check, attainable
 from fairstream.service.privacy import NO_GROUPS, Comparison
-from fairstream.service.registry import in_service, model, models, promote, rejections_in_a_row
-from fairstream.service.settings import Alerts, Gate, Privacy
+from fairstream.service.registry import in_service, model, models, unpromoted_in_a_row
+from fairstream.service.settings import Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from fairstream.strategies import FineTune
@@ -89,7 +84,7 @@ def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_be
     scores = [period.evaluation["metrics"]["ndcg@20"]["mean"] for period in closed_periods(learned.engine)[1:]]
     assert scores[1] < 0.5 * scores[0]
     assert scores[-1] > 2 * scores[1]
-    assert rejections_in_a_row(learned.engine) == 0
+    assert unpromoted_in_a_row(learned.engine) == []
 
 
 @pytest.mark.slow
@@ -129,7 +124,6 @@ def test_floods_do_not_make_way_for_poison(learned: Workspace) -> None:
         one_user = pa.array(["u0"] * (len(events) // 2) + events["user_id"].to_pylist()[len(events) // 2 :])
         take_in(learned, events.set_column(0, "user_id", one_user))
         assert "busiest user" in update(learned).reason, number
-    assert rejections_in_a_row(learned.engine) == 2
     take_in(learned, at_random(PERIODS[4], seed=1))
     outcome = update(learned)
     assert (outcome.kind, "no worse, after" in outcome.reason) == ("rejected", False), outcome
@@ -143,56 +137,3 @@ def test_a_flood_is_never_learned_later(learned: Workspace) -> None:
     take_in(learned, other_tastes(PERIODS[3]))
     update(learned)
     assert "learned_rejected_periods" not in models(learned.engine)[0].about
-
-
-@pytest.fixture
-def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address that takes what is posted to it."""
-    got: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/", got
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.mark.slow
-def test_rejections_in_a_row_are_counted_and_told(
-    learned: Workspace, webhook: tuple[str, list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
-) -> None:
-    address, got = webhook
-    gate = Gate(max_user_share=0.001, min_tested_users=50)
-    config = learned.config.with_options(gate=gate, alerts=Alerts(webhook=address, after=2))
-    learned = replace(learned, config=config)
-    for n, events in enumerate(PERIODS[2:4], start=1):
-        take_in(learned, events)
-        done = updates.run(learned)
-        assert done.state == "rejected"
-        assert rejections_in_a_row(learned.engine) == n
-        assert f"rejected, {n} in a row: the busiest user" in caplog.text
-    (message,) = got
-    assert message["in_a_row"] == 2
-    assert (message["id"], message["state"], message["reason"]) == (done.id, "rejected", done.reason)
-    promote(learned, str(done.model), by="test")
-    assert rejections_in_a_row(learned.engine) == 0
-
-
-def test_a_webhook_that_cannot_be_reached_changes_nothing(learned: Workspace, caplog: pytest.LogCaptureFixture) -> None:
-    alerts = Alerts(webhook="http://127.0.0.1:1/", after=1)
-    gate = Gate(max_user_share=0.001, min_tested_users=50)
-    learned = replace(learned, config=learned.config.with_options(gate=gate, alerts=alerts))
-    take_in(learned, PERIODS[2])
-    assert updates.run(learned).state == "rejected"
-    assert "could not be reached" in caplog.text

@@ -279,7 +279,7 @@ def test_status_says_what_answers_how_the_last_update_ended_and_what_waits(learn
     assert "7 events wait for the next update (on request)." in said
     assert "in a row" not in said
     found = json.loads(status("--json", "-"))
-    assert (found["n_waiting"], found["rejections_in_a_row"], found["n_periods"]) == (7, 0, 2)
+    assert (found["n_waiting"], found["unpromoted_in_a_row"], found["n_periods"]) == (7, 1, 2)
     assert found["last_update"]["state"] == "skipped"
     assert found["ndcg"] > 0
 

@@ -28,7 +28,7 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
 
 
 def status(folder: WorkspaceFolder, *, output: Output) -> None:
-    """Show the model in service, the result of the last update, rejections in a row, and waiting events."""
+    """Show the model in service, the last update, updates in a row without a promotion, and waiting events."""
     with opened(folder) as workspace:
         current = Status.of(workspace)
     output.print(*current.sentences())

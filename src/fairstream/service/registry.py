@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Engine, RowMapping, Table, func, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Engine, RowMapping, Table, insert, select, tuple_, update
 
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import now, reading, writing
-from fairstream.service.records import Model, UnknownIdError
+from fairstream.service.records import FINISHED, Model, UnknownIdError, UpdateState
 from fairstream.service.workspace import Workspace
 
 
@@ -68,13 +69,22 @@ def rejected_from(engine: Engine, parent: str) -> list[Model]:
         return [Model(**row) for row in connection.execute(rejected).mappings()]
 
 
-def rejections_in_a_row(engine: Engine) -> int:
-    """How many candidates were rejected since the last promotion."""
-    created, state = schema.models.c.created, schema.models.c.state
-    promoted = select(func.max(created)).where(state == "promoted").scalar_subquery()
-    count = select(func.count()).where(state == "rejected", created > func.coalesce(promoted, -1))
+def unpromoted_in_a_row(engine: Engine) -> list[UpdateState]:
+    """Return how the latest updates ended since the last promotion, the newest first, at most a hundred of them.
+
+    Updates that have not ended, or that ended with the service, do not count.
+    """
+    updates = schema.updates.c
+    query = (
+        select(updates.state, schema.models.c.state.label("model"))
+        .join_from(schema.updates, schema.models, schema.models.c.id == updates.model, isouter=True)
+        .where(updates.state.in_(FINISHED))
+        .order_by(updates.requested.desc(), updates.id.desc())
+        .limit(100)
+    )
     with reading(engine) as connection:
-        return connection.execute(count).scalar_one()
+        rows = connection.execute(query).all()
+    return [row.state for row in takewhile(lambda row: "promoted" not in row, rows)]
 
 
 def in_service(engine: Engine) -> InService | None:

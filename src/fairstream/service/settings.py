@@ -137,12 +137,15 @@ means of groups are public anyway."""
 
 
 class Alerts(Configuration):
-    """Who hears of updates that go wrong."""
+    """Who hears of updates and experiments."""
 
     webhook: str | None = Field(None, pattern="^https?://")
-    """Address (http or https) that a JSON object is posted to when updates were rejected, or failed, in a row."""
+    """Address (http or https) that a JSON object is posted to after a promotion, after every `after`-th update in a \
+row that promoted nothing, and at the end of an experiment."""
+    secret: str | None = Field(None, min_length=16)
+    """Key of the signature of what is posted, HMAC-SHA256 in the header X-Fairstream-Signature; without it none."""
     after: int = Field(2, ge=1)
-    """How many in a row it takes."""
+    """How many updates in a row must promote nothing (rejected, failed or skipped) for an alert."""
 
 
 class Limits(Configuration):

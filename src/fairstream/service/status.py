@@ -9,7 +9,7 @@ from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.records import Time, Update
-from fairstream.service.registry import in_service, rejections_in_a_row
+from fairstream.service.registry import in_service, unpromoted_in_a_row
 from fairstream.service.workspace import Workspace
 
 _LATEST = 60
@@ -23,7 +23,7 @@ class Status(BaseModel):
     model: str | None  # the model in service; None: recommendations are by popularity
     since: Time | None
     last_update: Update | None
-    rejections_in_a_row: int
+    unpromoted_in_a_row: int  # updates since the last promotion that ended without one
     n_periods: int
     ndcg: float | None  # of the model in service on the last period
     trend: str | None  # a sentence, if the quality falls
@@ -46,7 +46,7 @@ class Status(BaseModel):
                 "model": current and current.model,
                 "since": current and current.since,
                 "last_update": newest[0] if newest else None,
-                "rejections_in_a_row": rejections_in_a_row(engine),
+                "unpromoted_in_a_row": len(unpromoted_in_a_row(engine)),
                 "n_periods": last[-1].t + 1 if last else 0,
                 "ndcg": score.get("mean"),
                 "trend": falling([score_in(period.evaluation).get("mean") for period in last]),
@@ -76,10 +76,10 @@ class Status(BaseModel):
             lines.append(
                 f"Last update {done.id}, requested {done.requested:%Y-%m-%d %H:%M:%S} UTC, {done.state}{reason}."
             )
-        if self.rejections_in_a_row:
+        if self.unpromoted_in_a_row > 1:
             lines.append(
-                f"{self.rejections_in_a_row} rejected in a row: look at what has changed; `fairstream promote` puts a "
-                f"rejected model into service."
+                f"{self.unpromoted_in_a_row} updates in a row promoted no model: look at what has changed; "
+                f"`fairstream promote` puts a rejected model into service."
             )
         if self.n_forgettings_pending:
             lines.append(f"{self.n_forgettings_pending} request(s) to forget people are not completed yet.")

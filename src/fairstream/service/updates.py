@@ -10,26 +10,24 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from http.client import HTTPException
 from typing import Any
-from urllib.request import Request, urlopen
 
 from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import schema
-from fairstream.service.database import canonical, now, reachable, reading, writing
+from fairstream.service.alerts import alert
+from fairstream.service.database import now, reachable, reading, writing
 from fairstream.service.event_store import last_seq
 from fairstream.service.records import UnknownIdError, Update, UpdateState
-from fairstream.service.registry import newest_first, rejections_in_a_row
+from fairstream.service.registry import newest_first, unpromoted_in_a_row
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
 _SECOND = 1_000_000
 _TAKEN_UP_WITHIN = 60 * _SECOND  # a queued update that no process has begun by then has failed
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
-_WEBHOOK_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0  # how long an update waits for a forgetting to end
 _rows = schema.updates
@@ -134,21 +132,19 @@ def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
 
 
 def _warned(workspace: Workspace, done: Update) -> Update:
-    """Log a rejection or failure, and call the webhook; nothing else depends on it."""
-    if done.state not in ("rejected", "failed"):
-        return done
-    alerts, n = workspace.config.alerts, 1
-    with suppress(FairstreamError), reading(workspace.engine) as connection:
-        n = rejections_in_a_row(workspace.engine) if done.state == "rejected" else _n_failed(connection)
-    _log.warning("update %s %s, %d in a row: %s", done.id, done.state, n, done.reason)
-    if alerts.webhook is not None and n >= alerts.after:
-        message = {"workspace": workspace.folder.resolve().name, **done.model_dump(mode="json"), "in_a_row": n}
-        request = Request(alerts.webhook, canonical(message).encode(), {"Content-Type": "application/json"})  # noqa: S310 (checked with the configuration)
-        try:
-            with urlopen(request, timeout=_WEBHOOK_SECONDS):  # noqa: S310
-                pass
-        except (OSError, HTTPException) as error:
-            _log.warning("the webhook of [alerts] could not be reached: %s", error)
+    """Alert of a promotion, and of every `alerts.after`-th update in a row that promoted nothing."""
+    states: list[UpdateState] = []
+    with suppress(FairstreamError):
+        states = unpromoted_in_a_row(workspace.engine)
+    n = max(1, len(states))
+    if done.state == "promoted":
+        alert(workspace, "promoted", f"update {done.id} promoted model {done.model}: {done.reason}", update=done.id)
+    elif done.state in ("rejected", "failed", "skipped"):
+        sentence = f"update {done.id} {done.state}, {n} in a row without a promotion: {done.reason}"
+        if n % workspace.config.alerts.after == 0:
+            alert(workspace, done.state, sentence, update=done.id, in_a_row=n)
+        else:
+            _log.warning("%s", sentence)
     return done
 
 

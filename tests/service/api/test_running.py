@@ -120,7 +120,11 @@ def test_an_update_is_a_resource_that_tells_how_it_ended_and_runs_once(
     states = [row["state"] for row in client.get("/v1/updates", headers=client.keys.read).json()["data"]]
     assert states == ["skipped", "promoted"]
     text = client.get("/metrics", headers=client.keys.read).text
-    for line in ('updates_total{state="promoted"} 1.0', 'updates_total{state="skipped"} 1.0', "rejected_in_a_row 0.0"):
+    for line in (
+        'updates_total{state="promoted"} 1.0',
+        'updates_total{state="skipped"} 1.0',
+        "unpromoted_in_a_row 1.0",
+    ):
         assert f"fairstream_{line}" in text
     wait_until(lambda: not client.app.state.service.updates._running)
     logged = ""

@@ -97,14 +97,16 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
     assert status().level == "good"
     assert "skipped. 3 users are too few." in status().sentences[0]
     decision = {"reason": "it got worse; it is less fair", "checks": [{"name": "drift", "ok": False}]}
-    for n, level in ((1, "warning"), (2, "bad")):
+    for n, level in ((1, "bad"), (2, "bad")):  # after one that was skipped
         t, id_ = 11 + n, f"candidate{n}"
         with writing(workspace.engine) as connection:
             add_period(connection, t)
             add_model(connection, id_, t, created=BEGINS + (20 + n) * DAY, decision=decision, parent=model_id(11))
+            row = {"state": "rejected", "model": id_, "requested": BEGINS + (20 + n) * DAY}
+            add_update(connection, 12 + n, id=f"rejected{n}", **row)
         assert (status().level, status().candidate) == (level, id_)
         assert status().sentences == ["It got worse.", "It is less fair."]
-    assert status().headline == "The last 2 updates were rejected"
+    assert status().headline == "The last 3 updates promoted no model"
     with writing(workspace.engine) as connection:  # somebody promotes it nevertheless
         connection.execute(update(models).where(models.c.id == "candidate2").values(state="promoted"))
         connection.execute(update(service).values(model="candidate2"))
@@ -114,6 +116,7 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
         connection.execute(update(service).values(model=model_id(11)))
     assert "taken out of service" in status().sentences[0]
     with writing(workspace.engine) as connection:
+        add_update(connection, 13, id="p", state="promoted", requested=BEGINS + 29 * DAY)
         add_update(connection, 13, id="f", state="failed", reason="disk full", requested=BEGINS + 30 * DAY)
     assert (status().level, status().headline) == ("bad", "The last update failed")
     assert (status("it is loaded", None).level, status("the disk is full").level) == ("warning", "bad")

@@ -106,7 +106,8 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
         family.add_metric((state,), counts.pop(state))
     yield family
     yield _gauge("updates_running", "Updates queued or running.", sum(counts.values()))
-    yield _gauge("rejected_in_a_row", "Rejections since the last promotion.", registry.rejections_in_a_row(engine))
+    n_unpromoted = len(registry.unpromoted_in_a_row(engine))
+    yield _gauge("unpromoted_in_a_row", "Updates since the last promotion that ended without one.", n_unpromoted)
     n_pending, oldest = pending_requests(engine)
     yield _gauge("forgettings_pending", "Requests to forget people that are not completed.", n_pending)
     age = 0 if oldest is None else (now() - oldest) / 1e6

@@ -32,7 +32,7 @@ class Status(NamedTuple):
 def status_of(overview: Overview, source: ServedBy | None, problem: str | None, alert_after: int) -> Status:
     """Return the worst problem, of the workspace or of this process, or that all is well.
 
-    `source` and `problem` describe this process; `alert_after` rejections in a row are an alert.
+    `source` and `problem` describe this process; `alert_after` updates in a row without a promotion are an alert.
     """
     serving = overview.serving
     if problem is not None and serving is not None:
@@ -49,12 +49,14 @@ def status_of(overview: Overview, source: ServedBy | None, problem: str | None, 
             return Status("neutral", "Waiting for the first events", ["Send events, then run an update."])
         why = [f"The last update was {state}. {reason}" for reason in reasons[:1]] if state else []
         return Status("warning", "Popular items are shown: there is no model yet", why, candidate)
-    if state == "failed":
-        return Status("bad", "The last update failed", reasons)
-    if state == "rejected" and candidate != serving.id:
-        n = overview.n_rejected
-        headline = "The last update was rejected" if n < 2 else f"The last {n} updates were rejected"
-        return Status("bad" if n >= alert_after else "warning", headline, reasons, candidate)
+    n, is_current = overview.n_unpromoted, candidate == serving.id
+    is_alert = n >= alert_after and state != "promoted" and not is_current
+    if is_alert and n > 1:
+        headline: str | None = f"The last {n} updates promoted no model"
+    else:
+        headline = {"failed": "The last update failed", "rejected": "The last update was rejected"}.get(state or "")
+    if headline and not is_current:
+        return Status("bad" if is_alert or state == "failed" else "warning", headline, reasons, candidate)
     return _up_to_date(overview, _why_good(overview, serving, state, reasons))
 
 

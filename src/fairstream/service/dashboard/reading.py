@@ -15,7 +15,7 @@ from fairstream.service.audit import Entry
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.gaps import score_in
 from fairstream.service.records import Model, Period, UnknownIdError, Update, from_microseconds
-from fairstream.service.registry import in_service, model, rejections_in_a_row
+from fairstream.service.registry import in_service, model, unpromoted_in_a_row
 from fairstream.service.registry import models as models_listed
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updates import listed
@@ -86,7 +86,7 @@ class Overview:
         self.earlier = self.periods[0].t if len(periods) > PERIODS_AT_ONCE else None
         """The first period shown, if there are earlier ones."""
         self.updates = listed(engine, limit=_LATEST_UPDATES)
-        self.n_rejected = rejections_in_a_row(engine)  # candidates rejected in a row since the last promotion
+        self.n_unpromoted = len(unpromoted_in_a_row(engine))  # updates in a row that promoted nothing
         self.n_waiting = EventStore(workspace).n_open()
         with engine.connect() as connection:
             shown = [period.t for period in self.periods]
