@@ -26,14 +26,19 @@ if TYPE_CHECKING:
         WorkspaceError,
     )
     from fairstream.evaluation import (
+        ArmTotals,
         Estimate,
         Evaluation,
         GapExplanation,
         GroupScores,
         RecommendationComparison,
+        SequentialResult,
         Slice,
         evaluate_recommendations,
         group_statistics,
+        peeking,
+        sequential_test,
+        win_rate_test,
     )
     from fairstream.experiments import (
         Comparison,
@@ -91,6 +96,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "ArmTotals",
     "CheckpointError",
     "ClosedFormScorer",
     "Comparison",
@@ -135,6 +141,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "Scorer",
+    "SequentialResult",
     "Slice",
     "SlidingWindow",
     "State",
@@ -155,6 +162,7 @@ __all__ = [
     "ingest",
     "leakcheck",
     "load",
+    "peeking",
     "read_events",
     "register_fairness",
     "register_loss",
@@ -164,7 +172,9 @@ __all__ = [
     "register_strategy",
     "run",
     "run_seeds",
+    "sequential_test",
     "synthetic_stream",
+    "win_rate_test",
 ]
 
 # Where the names above come from. They are searched in this order: the first name that needs PyTorch loads it.

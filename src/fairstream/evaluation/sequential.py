@@ -1,0 +1,260 @@
+"""Tests of two arms that stay valid however often one looks.
+
+A test of a fixed sample is wrong when somebody looks each day and stops at the first significant difference. The
+intervals here hold at all looks together: with probability 1 − α the true difference lies within every one of them.
+
+**Two arms.** User u was exposed x_u times with the outcome y_u (say, items shown and clicked); an arm's rate is
+r = Σ y / Σ x. With z_u = y_u − r x_u of its arm, D = X_A X_B / (X_A + X_B), where X is an arm's Σ x, and
+
+    Δ = r_B − r_A,    V = D² (v_A + v_B),    v = n / (n − 1) · Σ z² / X²,
+
+D·Δ is a sum over users whose variance is V, whatever the correlation within a user. The interval is
+
+    Δ ± √((V + ρ) ln((V + ρ) / (ρ α²))) / D,
+
+the boundary of Robbins' normal mixture with the variance as its clock. A user who returns adds to a term of the sum
+instead of a new one. As long as a user's events are not negatively correlated, looks are then correlated more than
+those at a Brownian motion, and by Slepian's inequality the boundary is crossed less often. ρ says where the interval
+is tightest; it is fixed at the first look after the minimum sample, which the normal approximation needs.
+
+**A win rate.** W wins and L losses of independent trials are tested against 1/2 by the e-process of a Beta(a, a)
+mixture, B(W + a, L + a) / (B(a, a) p^W (1 − p)^L) at p = 1/2, which is exact for every number of trials.
+
+References: Robbins, "Statistical methods related to the law of the iterated logarithm", 1970; Howard, Ramdas, McAuliffe
+and Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021; Waudby-Smith, Arbour, Sinha,
+Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betaln
+
+from fairstream.errors import ConfigurationError
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+MIN_USERS = 100  # of each arm: the normal approximation needs them
+MIN_OUTCOMES = 20  # of each arm, as (Σy)² / Σy², which is the number of users with an outcome where each has one
+_TIGHTEST = 30.0  # the interval is tightest where the variance is this many times that at the minimum sample
+_PRIOR = 10.0  # a of the mixture of win rates: of most weight for rates from 0.35 to 0.65
+
+
+@dataclass(frozen=True)
+class ArmTotals:
+    """Sums over the users of an arm; they can be added and subtracted, and so kept up to date.
+
+    >>> ArmTotals.of([1, 0, 2], [10, 5, 5]).rate
+    0.15
+    """
+
+    n: float = 0
+    """Number of users."""
+    x: float = 0
+    """Sum of exposures."""
+    y: float = 0
+    """Sum of outcomes."""
+    xx: float = 0
+    xy: float = 0
+    yy: float = 0
+
+    @classmethod
+    def of(cls, outcomes: Any, exposures: Any = None) -> Self:
+        """Return the sums over users; each counts as exposed once unless `exposures` says otherwise."""
+        y = np.asarray(outcomes, np.float64)
+        x = np.ones_like(y) if exposures is None else np.asarray(exposures, np.float64)
+        return cls(len(y), *(float(part.sum()) for part in (x, y, x * x, x * y, y * y)))
+
+    def __add__(self, other: ArmTotals) -> ArmTotals:
+        return ArmTotals(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: ArmTotals) -> ArmTotals:
+        return ArmTotals(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def rate(self) -> float | None:
+        """Outcomes for each exposure; None before the first one."""
+        return self.y / self.x if self.x else None
+
+
+@dataclass(frozen=True)
+class SequentialResult:
+    """The difference of two arms at one look."""
+
+    difference: float
+    """B's rate minus `ratio` times A's."""
+    interval: tuple[float, float]
+    """It holds at all looks together."""
+    e_value: float
+    """Evidence against no difference: at least 1/α exactly where the interval excludes 0."""
+    scale: float
+    """ρ; pass it at the next look."""
+
+    @property
+    def is_better(self) -> bool:
+        return self.interval[0] > 0
+
+    @property
+    def is_worse(self) -> bool:
+        return self.interval[1] < 0
+
+
+def sequential_test(
+    a: ArmTotals,
+    b: ArmTotals,
+    *,
+    alpha: float = 0.05,
+    n_tests: int = 1,
+    ratio: float = 1.0,
+    scale: float | None = None,
+) -> SequentialResult | None:
+    """Compare the rates of two arms, validly at any number of looks.
+
+    Parameters
+    ----------
+    a, b
+        The sums over each arm's users up to now.
+    alpha
+        The probability that any look at any of the tests shows a difference where there is none.
+    n_tests
+        The number of tests that share `alpha`, such as one for each group.
+    ratio
+        B is compared with this share of A's rate: with 0.95, B is worse if it loses more than 5 % of A's rate.
+    scale
+        `scale` of an earlier look's result.
+
+    Returns
+    -------
+    SequentialResult
+        None before both arms have the minimum sample: `MIN_USERS` users and `MIN_OUTCOMES` outcomes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = (ArmTotals.of(rng.binomial(10, rate, 3000), np.full(3000, 10)) for rate in (0.10, 0.13))
+    >>> result = sequential_test(a, b)
+    >>> [round(end, 3) for end in result.interval], result.is_better
+    ([0.016, 0.044], True)
+    """
+    if not 0 < alpha < 1 or n_tests < 1 or ratio <= 0:
+        raise ConfigurationError(
+            f"alpha must be between 0 and 1, n_tests at least 1 and ratio > 0, got {alpha}, {n_tests} and {ratio}"
+        )
+    if not (_is_large(a) and _is_large(b)):
+        return None
+    difference, weight, variance = _evidence(a, b, ratio)
+    scale = scale or _scale(variance)
+    if not scale > 0:  # every user has the same rate
+        return None
+    radius = float(_radius(variance, scale, alpha / n_tests) / weight)
+    exponent = (weight * difference) ** 2 / (2 * (variance + scale))
+    e_value = math.sqrt(scale / (variance + scale)) * math.exp(min(float(exponent), 700.0))
+    return SequentialResult(float(difference), (float(difference) - radius, float(difference) + radius), e_value, scale)
+
+
+def win_rate_test(wins: int, losses: int, *, alpha: float = 0.05, n_tests: int = 1) -> SequentialResult:
+    """Compare a win rate with 1/2, validly after every trial; the difference is wins − losses as a share of trials.
+
+    >>> result = win_rate_test(620, 480)
+    >>> round(result.difference, 3), result.is_better, round(result.e_value)
+    (0.127, True, 859)
+    """
+    n, level = wins + losses, alpha / n_tests
+    marginal = betaln(wins + _PRIOR, losses + _PRIOR) - betaln(_PRIOR, _PRIOR)
+
+    def excess(p: float) -> float:
+        """Log of the e-value against the win rate p, minus that at which p leaves the interval."""
+        return float(marginal - wins * math.log(p) - losses * math.log1p(-p) + math.log(level))
+
+    best, tiny = min(max(wins / n, 1e-9), 1 - 1e-9) if n else 0.5, 1e-12
+    low = brentq(excess, tiny, best) if excess(tiny) > 0 else 0.0
+    high = brentq(excess, best, 1 - tiny) if excess(1 - tiny) > 0 else 1.0
+    e_value = math.exp(min(float(marginal) + n * math.log(2), 700.0))
+    return SequentialResult((wins - losses) / n if n else 0.0, (2 * low - 1, 2 * high - 1), e_value, _PRIOR)
+
+
+def peeking(
+    draw: Callable[[np.random.Generator], tuple[Array, Array, Array, Array]],
+    *,
+    n_runs: int,
+    alpha: float = 0.05,
+    n_tests: int = 1,
+    seed: int = 0,
+) -> Array:
+    """Simulate an experiment that is looked at after every event; return when each run first shows a difference.
+
+    `draw` returns for each event, in order: the user, the arm (0 or 1), the exposures and the outcomes that it adds.
+    A run that never shows a difference gets infinity, so that the share of finite numbers is the false positive rate
+    where there is no effect, and the power where there is one.
+
+    >>> def draw(rng):
+    ...     return np.arange(2000), rng.integers(0, 2, 2000), np.ones(2000), rng.binomial(1, 0.1, 2000)
+    >>> float(np.isfinite(peeking(draw, n_runs=50)).mean())
+    0.0
+    """
+    first = np.full(n_runs, np.inf)
+    for run in range(n_runs):
+        a, b = _paths(*draw(np.random.default_rng([seed, run])))
+        is_large = np.logical_and(_is_large(a), _is_large(b))
+        if not is_large.any():
+            continue
+        start = int(is_large.argmax())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            difference, weight, variance = _evidence(a, b, 1.0)
+            scale = _scale(variance[start])
+            shows = is_large & (np.abs(difference) * weight > _radius(variance, scale, alpha / n_tests))
+        if shows.any():
+            first[run] = shows.argmax() + 1
+    return first
+
+
+def _paths(users: Array, arms: Array, exposures: Array, outcomes: Array) -> tuple[ArmTotals, ArmTotals]:
+    """The totals of both arms after each event, as arrays; a user's events add up before they are squared."""
+    order = np.argsort(users, kind="stable")
+    ends = np.empty_like(order)
+    ends[order] = np.arange(len(order))
+    is_first = np.r_[True, np.diff(users[order]) != 0]
+
+    def before_and_after(values: Array) -> tuple[Array, Array]:
+        total = np.cumsum(values[order])
+        starts = np.where(is_first, total - values[order], 0.0)
+        at = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+        own = total - starts[at]
+        return (own - values[order])[ends], own[ends]
+
+    (x0, x1), (y0, y1) = before_and_after(exposures.astype(float)), before_and_after(outcomes.astype(float))
+    is_new = np.empty(len(order))
+    is_new[order] = is_first
+    steps = (is_new, x1 - x0, y1 - y0, x1 * x1 - x0 * x0, x1 * y1 - x0 * y0, y1 * y1 - y0 * y0)
+    paths = [ArmTotals(*(np.cumsum(np.where(arms == arm, step, 0.0)) for step in steps)) for arm in (0, 1)]  # type: ignore[arg-type]
+    return paths[0], paths[1]
+
+
+def _is_large(arm: Any) -> Any:
+    return (arm.n >= MIN_USERS) & (arm.y * arm.y >= MIN_OUTCOMES * arm.yy) & (arm.yy > 0)
+
+
+def _evidence(a: Any, b: Any, ratio: float) -> Any:
+    """Δ, D and V of the equations above, for numbers and for arrays."""
+    rates, variances = [], []
+    for arm in (a, b):
+        rate = arm.y / arm.x
+        squares = arm.yy - 2 * rate * arm.xy + rate * rate * arm.xx
+        rates.append(rate)
+        variances.append(arm.n / (arm.n - 1) * squares / (arm.x * arm.x))
+    weight = a.x * b.x / (a.x + b.x)
+    return rates[1] - ratio * rates[0], weight, weight**2 * (ratio**2 * variances[0] + variances[1])
+
+
+def _scale(variance: float) -> float:
+    return float(_TIGHTEST * variance / 8.4)  # 8.4 = −W₋₁(−α² / e) − 1 at α = 0.05
+
+
+def _radius(variance: Any, scale: float, alpha: float) -> Any:
+    return np.sqrt((variance + scale) * np.log((variance + scale) / (scale * alpha**2)))
