@@ -169,7 +169,7 @@ class Gun:
                 ("GET", f"/v1/models/{odd}"),
                 ("POST", f"/v1/models/{odd}/promote"),
                 ("POST", "/v1/rollback"),
-                ("GET", f"/v1/audit?after={rng.choice(['-1', 'x', '1.5', '9' * 30, '%00', ''])}"),
+                ("GET", f"/v1/audit?cursor={rng.choice(['-1', 'x', '1.5', '9' * 30, '%00', ''])}"),
                 ("GET", f"/v1/{odd}"),
                 ("GET", f"/{odd}x"),
                 ("DELETE", f"/v1/models/{odd}"),

@@ -109,6 +109,7 @@ def test_an_update_is_a_resource_that_tells_how_it_ended_and_runs_once(
     again = client.post("/v1/updates", headers=client.keys.admin)
     assert again.status_code == 409
     assert requested.json()["id"] in again.json()["detail"]
+    assert (again.json()["code"], again.json()["update_id"]) == ("update_running", requested.json()["id"])
     wait_until(lambda: ended(client, path))
     update = client.get(path, headers=client.keys.read).json()
     assert (update["state"], update["t"], update["requested_by"]) == ("promoted", 0, "adminer")

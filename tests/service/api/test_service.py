@@ -16,6 +16,7 @@ from fairstream.errors import ModelError
 from fairstream.service import registry
 from fairstream.service.api import auth
 from fairstream.service.api import service as service_module
+from fairstream.service.api.errors import CODES
 from fairstream.service.api.follower import Follower
 from fairstream.service.audit import entries
 from fairstream.service.event_store import EventStore
@@ -81,7 +82,8 @@ def test_what_cannot_be_stored_is_refused_whole_with_a_sentence(shared: Shared) 
 
 def assert_one_sentence(answer: Any) -> None:
     assert answer.headers["content-type"] == "application/json"
-    assert list(answer.json()) == ["detail"]
+    assert list(answer.json())[:2] == ["detail", "code"]
+    assert CODES[answer.json()["code"]].status == answer.status_code
     assert "\n" not in answer.json()["detail"]
     assert "Traceback" not in answer.text
 
@@ -171,7 +173,7 @@ def test_a_withdrawn_item_leaves_every_list_at_once_and_comes_back(shared: Share
     assert items_for(client, "u4", 9) == before[1:]
     assert before[0] not in items_for(client, "somebody new", 100)
     page = client.get("/v1/items?available=false", headers=client.keys.read).json()
-    assert ([row["item_id"] for row in page["data"]], page["next"]) == ([before[0]], None)
+    assert ([row["item_id"] for row in page["data"]], page["cursor"]) == ([before[0]], None)
     assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200
     assert items_for(client, "u4", 10) == before
     assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200  # changes nothing
@@ -238,22 +240,22 @@ def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
     wait_until(lambda: model_of(client) == first)
     kinds = [entry["kind"] for entry in client.get("/v1/audit", headers=client.keys.admin).json()["data"]]
     assert kinds.count("promote") == 2
-    assert pages(client, "/v1/audit", "after", "seq") == list(range(1, len(kinds) + 1))
-    assert pages(client, "/v1/periods", "after", "t") == [0, 1]
-    assert pages(client, "/v1/models", "before", "id") == [second, first]
+    assert pages(client, "/v1/audit", "seq") == list(range(1, len(kinds) + 1))
+    assert pages(client, "/v1/periods", "t") == [0, 1]
+    assert pages(client, "/v1/models", "id") == [second, first]
     light = client.get("/v1/models", headers=client.keys.read).json()["data"][0]
     assert not {"decision", "about"} & light.keys()
 
 
-def pages(client: Running, path: str, parameter: str, name: str) -> list[Any]:
+def pages(client: Running, path: str, name: str) -> list[Any]:
     """That field of every entry, read a page of one at a time."""
     found, where = [], {}
     while True:
         page = client.get(path, params={"limit": 1, **where}, headers=client.keys.admin).json()
         found += [entry[name] for entry in page["data"]]
-        if page["next"] is None:
+        if page["cursor"] is None:
             return found
-        where = {parameter: page["next"]}
+        where = {"cursor": page["cursor"]}
 
 
 def test_entries_of_the_record_are_read_from_where_a_page_begins(shared: Shared) -> None:
@@ -267,7 +269,7 @@ def test_entries_of_the_record_are_read_from_where_a_page_begins(shared: Shared)
         nonlocal n_rows
         n_rows += "FROM audit" in statement and "audit.seq > ?" in statement and more[0][0] == 25
 
-    page = client.get("/v1/audit?after=25&limit=3", headers=client.keys.admin).json()
+    page = client.get("/v1/audit?cursor=25&limit=3", headers=client.keys.admin).json()
     assert [entry["seq"] for entry in page["data"]] == [26, 27, 28]
     assert n_rows == 1
 
@@ -289,6 +291,25 @@ def test_before_there_is_a_model_popularity_answers_and_the_service_says_so(new_
         ready = client.get("/readyz")
         assert (ready.status_code, ready.json()["status"], ready.json()["model"]) == (200, "degraded", None)
         assert "no model yet" in ready.json()["problems"][0]
+
+
+def test_the_character_0_is_refused_wherever_an_address_may_have_it(
+    new_workspace: Callable[..., Workspace],
+) -> None:
+    workspace = new_workspace()
+    with running(workspace, make_keys(workspace)) as client:
+        client.wait_until_ready()
+        for path in (
+            "/v1/users/a%00b/recommendations",
+            "/v1/users/a%00b/data",
+            "/v1/models/%00",
+            "/v1/updates?cursor=a%00",
+            "/v1/items?cursor=%00",
+            "/models/%00",
+        ):
+            answer = client.get(path, headers=client.keys.admin)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), path
+        assert client.get("/v1/users/a%2500b/recommendations", headers=client.keys.read).json()["user_id"] == "a%00b"
 
 
 def test_probes_may_use_head_and_need_no_key(shared: Shared) -> None:
@@ -554,7 +575,7 @@ def test_unknown_addresses_and_methods(shared: Shared) -> None:
         ("GET", "/v1/models/none", 404),
         ("POST", "/v1/models/none/promote", 404),
         ("GET", "/v1/updates/none", 404),
-        ("GET", "/v1/updates?before=none", 404),
+        ("GET", "/v1/updates?cursor=none", 404),
         ("POST", "/v1/periods", 405),
         ("GET", "/v1/users//recommendations", 422),
     ):

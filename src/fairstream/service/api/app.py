@@ -9,12 +9,13 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from fairstream._version import __version__
 from fairstream.service.api import health, ingest, manage, recommendations
 from fairstream.service.api.auth import Authentication
-from fairstream.service.api.errors import answer_invalid
+from fairstream.service.api.errors import answer
 from fairstream.service.api.limits import BodyLimits
 from fairstream.service.api.monitoring import RequestLogging, json_logs
 from fairstream.service.api.service import Service
@@ -47,7 +48,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # to wherever the Host header says, with whatever was sent
-        exception_handlers={RequestValidationError: answer_invalid},
+        exception_handlers={RequestValidationError: answer, HTTPException: answer},
         middleware=[
             Middleware(RequestLogging, metrics=service.metrics),
             Middleware(Authentication, keys=service.keys, public=health.PUBLIC),

@@ -70,7 +70,7 @@ class KeyCache:
         key = self._keys.get(digest) or await self._find(digest, scope)
         if (wait := key.bucket.take()) > 0:
             sentence = f"The API key {key.name!r} is limited to {self._rate:g} requests/s; try again in {wait} s."
-            raise ApiError(429, sentence, retry_after=wait)
+            raise ApiError("too_many_requests", sentence, retry_after=wait)
         return key
 
     async def _find(self, digest: bytes, scope: Scope) -> CachedKey:
@@ -78,7 +78,7 @@ class KeyCache:
         peer = (scope.get("client") or ("unknown",))[0]
         if (wait := self._bucket_of(peer).take()) > 0:
             sentence = f"Too many requests with unknown API keys from this address; try again in {wait} s."
-            raise ApiError(429, sentence, retry_after=wait)
+            raise ApiError("too_many_requests", sentence, retry_after=wait)
         if self._clock() - self._read > _STALE_SECONDS:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(asyncio.to_thread(self.read))
@@ -88,7 +88,7 @@ class KeyCache:
                 raise error_from(error) from None
         if (key := self._keys.get(digest)) is None:
             _log.warning("unknown API key", extra={"peer": peer})
-            raise _unauthorized(_UNKNOWN)
+            raise _unauthorized("unknown_key", _UNKNOWN)
         return key
 
 
@@ -96,11 +96,11 @@ def _digest(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization" and (match := _FORMAT.fullmatch(value)) is not None:
             return hashlib.sha256(match[1]).digest()
-    raise _unauthorized(_MISSING)
+    raise _unauthorized("missing_key", _MISSING)
 
 
-def _unauthorized(sentence: str) -> ApiError:
-    return ApiError(401, sentence, {"WWW-Authenticate": "Bearer"})
+def _unauthorized(code: str, sentence: str) -> ApiError:
+    return ApiError(code, sentence, {"WWW-Authenticate": "Bearer"})
 
 
 class Authentication:
@@ -126,7 +126,7 @@ async def authorize(
     """Return the key of a request if it has the scope that the route requires; `admin` may do everything."""
     key: CachedKey = request.scope[KEY]
     if key.scope not in (*required.scopes, "admin"):
-        raise ApiError(403, f"This API key lacks the scope {required.scopes[0]!r}.")
+        raise ApiError("missing_scope", f"This API key lacks the scope {required.scopes[0]!r}.")
     return key
 
 

@@ -134,7 +134,8 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
     async def store(self, batch: pa.Table) -> EventsReceipt:
         """Store a batch; refused where too many wait already."""
         if self.n_waiting() >= self.max_batch:
-            raise ApiError(503, "Events come in faster than they can be stored; try again in 1 s.", retry_after=1)
+            sentence = "Events come in faster than they can be stored; try again in 1 s."
+            raise ApiError("overloaded", sentence, retry_after=1)
         return await self.ask(batch)
 
     async def stop(self) -> None:
@@ -150,7 +151,7 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
                 # One that the database does not accept spoils it for no other.
                 return [self.handle([batch])[0] for batch in requests]
             self.problem = error_from(error)
-            _log.error("events not stored", extra={"why": cause_of(error)})
+            _log.error("events not stored", extra={"why": cause_of(error)}, exc_info=error)
             return [self.problem] * len(requests)
         self.problem = None
         return receipts
@@ -162,7 +163,9 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
         has_room = [n_open <= self._max_open for n_open in accumulate(map(len, batches), initial=self._n_open)][1:]
         receipts = iter(self._store_all([*compress(batches, has_room)]))
         sentence = f"{self._max_open} events wait for the next update already; try again when one has run."
-        return [next(receipts) if fits else ApiError(503, sentence, retry_after=60) for fits in has_room]
+        return [
+            next(receipts) if fits else ApiError("too_many_open_events", sentence, retry_after=60) for fits in has_room
+        ]
 
     def _store_all(self, batches: list[pa.Table]) -> list[EventsReceipt]:
         if not batches:
@@ -176,5 +179,5 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
             if len(events := pa.concat_tables(batches) if is_whole else self._store.read(before)):
                 self._stored(events)
         except Exception as error:  # the follower reads them from the database in a moment
-            _log.error("stored events not handed on", extra={"why": cause_of(error)})
+            _log.error("stored events not handed on", extra={"why": cause_of(error)}, exc_info=error)
         return receipts

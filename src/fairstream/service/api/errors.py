@@ -1,111 +1,201 @@
-"""Errors as answers: one sentence as `{"detail": …}`, with the status that belongs to its cause."""
+"""Errors as answers: `{"detail": sentence, "code": …}`, with the status that belongs to the code."""
 
 from __future__ import annotations
 
-from typing import Any
+import traceback
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from fastapi import HTTPException, Request
-from pydantic import BaseModel
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 
 from fairstream.errors import DataError, FairstreamError, WorkspaceError
 from fairstream.service.database import DatabaseUnavailableError
 from fairstream.service.records import UnknownIdError
 from fairstream.service.serving import NotReadyError
+from fairstream.service.updates import UpdateRunning
 
+
+class Code(NamedTuple):
+    """What a code of an error means."""
+
+    status: int
+    meaning: str
+
+
+CODES = {
+    "bad_request": Code(400, "The request is not readable HTTP."),
+    "missing_key": Code(401, "The request has no API key."),
+    "unknown_key": Code(401, "The API key is unknown or revoked."),
+    "missing_scope": Code(403, "The API key lacks the scope."),
+    "not_found": Code(404, "There is no such path."),
+    "unknown_id": Code(404, "There is no such person, item, model, update or cursor."),
+    "wrong_method": Code(405, "The path does not have this method."),
+    "conflict": Code(409, "The present state of the service does not allow it."),
+    "update_running": Code(409, "An update has not ended; `update_id` names it."),
+    "body_too_large": Code(413, "The body is larger than `limits.max_body_bytes`."),
+    "wrong_type": Code(415, "The service does not read this content type."),
+    "invalid": Code(422, "A parameter or the body is not valid; nothing was stored."),
+    "invalid_filter": Code(422, "The filter cannot be read; `position` is the character."),
+    "too_many_requests": Code(429, "The key or the address sends too many requests."),
+    "internal": Code(500, "An unexpected error; the log has its traceback and the request's id."),
+    "model_failed": Code(500, "The model or a file of the service cannot be used."),
+    "database_unavailable": Code(503, "The database does not answer, is locked or read-only."),
+    "not_ready": Code(503, "The service has loaded no model yet."),
+    "overloaded": Code(503, "Requests arrive faster than the service can answer them."),
+    "too_many_open_events": Code(503, "Too many events wait for the next update."),
+    "disk_full": Code(507, "The disk of the service is full; nothing was stored."),
+}
+"""Every code, which never changes its meaning."""
 _RETRY_SECONDS = 5
-_STATUSES = {DataError: 422, NotReadyError: 503, UnknownIdError: 404, WorkspaceError: 409, FairstreamError: 500}
+_CODE_OF: dict[type[Exception], str] = {
+    DataError: "invalid",
+    NotReadyError: "not_ready",
+    UnknownIdError: "unknown_id",
+    UpdateRunning: "update_running",
+    WorkspaceError: "conflict",
+    FairstreamError: "model_failed",
+}
 """Errors whose sentence is the answer; the first type that fits counts."""
+_FIELDS = ("update_id", "position")
+"""Attributes of an error that its answer has as fields."""
+_OF_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 422: "invalid"}
 _DISK_FULL = ("disk is full", "no space left", "disk full", "quota exceeded")
 _READ_ONLY = ("readonly database", "read-only")
 _LOCKED = ("database is locked", "lock timeout")
 
 
-class Problem(BaseModel):
-    """Why a request was refused."""
-
-    detail: str
-
-
-class ApiError(HTTPException):
-    """A request that is refused, and why."""
+class ApiError(Exception):
+    """A refused request: one of `CODES`, a sentence, and further fields of the answer."""
 
     def __init__(
-        self, status: int, detail: str, headers: dict[str, str] | None = None, *, retry_after: int | None = None
+        self,
+        code: str,
+        detail: str,
+        headers: dict[str, str] | None = None,
+        *,
+        retry_after: int | None = None,
+        **fields: Any,
     ) -> None:
-        if retry_after is not None:
-            headers = {**(headers or {}), "Retry-After": str(retry_after)}
-        super().__init__(status, detail, headers)
+        super().__init__(detail)
+        self.code, self.status_code, self.detail, self.fields = code, CODES[code].status, detail, fields
+        self.headers = {**(headers or {}), **({} if retry_after is None else {"Retry-After": str(retry_after)})}
+
+    def response(self) -> Response:
+        return JSONResponse(
+            {"detail": self.detail, "code": self.code, **self.fields}, self.status_code, self.headers or None
+        )
 
 
 def error_from(error: BaseException) -> ApiError:
     """Return the answer to an error, by its type and cause; an unexpected one is a 500 without details."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RequestValidationError):
+        return _from_validation(error)
+    if isinstance(error, HTTPException):  # of FastAPI or Starlette
+        return ApiError(_OF_STATUS.get(error.status_code, "bad_request"), error.detail, dict(error.headers or {}))
     if isinstance(error, (SQLAlchemyError, DatabaseUnavailableError, OSError)):
         return _from_storage(error)
+    return _from_sentence(error)
+
+
+def _from_sentence(error: BaseException) -> ApiError:
     if isinstance(error, MemoryError):
-        return ApiError(503, "The service is out of memory.", retry_after=_RETRY_SECONDS)
-    for kind, status in _STATUSES.items():
-        if isinstance(error, kind):
-            return ApiError(status, str(error), retry_after=_RETRY_SECONDS if status == 503 else None)
-    return ApiError(500, "Internal error; the log of the service has the details.")
+        return ApiError("overloaded", "The service is out of memory.", retry_after=_RETRY_SECONDS)
+    fields = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
+    code = next((code for kind, code in _CODE_OF.items() if isinstance(error, kind)), "internal")
+    if code == "internal":
+        return ApiError(code, "Internal error; the log of the service has the details.")
+    if code == "invalid" and "position" in fields:
+        code = "invalid_filter"
+    return ApiError(code, str(error), retry_after=_RETRY_SECONDS if code == "not_ready" else None, **fields)
 
 
 def _from_storage(error: Any) -> ApiError:
     cause = getattr(error, "strerror", None) or str(getattr(error, "orig", None) or error)
     if any(words in cause.lower() for words in _DISK_FULL):
-        return ApiError(507, "The disk of the service is full; nothing of this request was stored.")
+        return ApiError("disk_full", "The disk of the service is full; nothing of this request was stored.")
     if any(words in cause.lower() for words in _READ_ONLY):
-        return ApiError(503, "The service cannot write: its file system or database is read-only.", retry_after=60)
+        sentence = "The service cannot write: its file system or database is read-only."
+        return ApiError("database_unavailable", sentence, retry_after=60)
     if isinstance(error, OSError):
-        return ApiError(500, f"The service cannot read or write a file: {cause}.")
+        return ApiError("model_failed", f"The service cannot read or write a file: {cause}.")
     is_locked = any(words in cause.lower() for words in _LOCKED)
     sentence = "The database is locked by another process" if is_locked else "The database cannot be used now"
-    return ApiError(503, f"{sentence}; try again in {_RETRY_SECONDS} s.", retry_after=_RETRY_SECONDS)
+    retry = f"{sentence}; try again in {_RETRY_SECONDS} s."
+    return ApiError("database_unavailable", retry, retry_after=_RETRY_SECONDS)
 
 
-async def answer_invalid(_: Request, error: Any) -> JSONResponse:
+def _from_validation(error: RequestValidationError) -> ApiError:
     """Say which part of a request is wrong, without repeating what a client wrote there."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return JSONResponse({"detail": f"the body: this is not JSON at character {first['loc'][-1]}"}, 422)
+        return ApiError("invalid", f"the body: this is not JSON at character {first['loc'][-1]}")
     place = [str(part) for part in first["loc"] if part != "body"]
     is_unknown = first["type"] == "extra_forbidden"
     where = "the body" if not place else "a field" if is_unknown else ".".join(place)
-    return JSONResponse({"detail": f"{where}: {first['msg'][:200]}"}, 422)
+    return ApiError("invalid", f"{where}: {first['msg'][:200]}")
+
+
+async def answer(_: Request, error: Exception) -> Response:
+    """Answer an error that FastAPI or Starlette has raised."""
+    return error_from(error).response()
 
 
 def cause_of(error: BaseException) -> str:
-    """Return a line for the log, without the statement and values that a driver's exception carries."""
+    """Return a line for the log, without statements and values, which may name people."""
     original = getattr(error, "orig", None) or error
-    return f"{type(original).__name__}: {(str(original).splitlines() or [''])[0]}"
+    is_ours = original is not error or isinstance(error, FairstreamError | SQLAlchemyError | OSError | ApiError)
+    first_line = (str(original).splitlines() or [""])[0] if is_ours else ""
+    return f"{type(original).__name__}: {first_line}" if first_line else type(original).__name__
 
 
-_DESCRIPTIONS = {
-    400: "The request cannot be read.",
-    401: "No API key, or not a known one.",
-    403: "The API key lacks the scope.",
-    404: "Not found.",
-    409: "Conflict with what is running or in service.",
-    413: "The body is larger than allowed.",
-    415: "The content type is not supported.",
-    422: "The content is not valid.",
-    429: "Too many requests; try again after Retry-After seconds.",
-    503: "Not possible now; try again after Retry-After seconds.",
-    507: "The disk is full.",
+def places_of(error: BaseException | None, most: int = 30) -> Iterator[str]:
+    """Yield types, files, lines and functions of an error and its causes; not the values, which may name people."""
+    while error is not None and most > 0:
+        yield type(error).__name__
+        for frame in traceback.extract_tb(error.__traceback__)[-most:]:
+            yield f"{frame.filename}:{frame.lineno} {frame.name}"
+            most -= 1
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    detail: str = Field(examples=["k: Input should be greater than or equal to 1"])
+    """One sentence: what was expected, what was found, what to do."""
+    code: str = Field(examples=["invalid"], json_schema_extra={"enum": [*CODES]})
+    """A name for programs, which never changes."""
+    update_id: str | None = Field(None, examples=["u-5b7c9d21e0f43a68"])
+    """With `update_running`: the update that has not ended."""
+    position: int | None = Field(None, examples=[12])
+    """With `invalid_filter`: the character of the filter that cannot be read, from 0."""
+
+
+_EVERY = ("missing_key", "unknown_key", "missing_scope", "too_many_requests", "internal", "database_unavailable")
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "examples": [_RETRY_SECONDS]}}
 }
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors of a route for its schema; those of keys and rate limits apply to every route."""
+def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route for its schema: these, and those that every route has."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*_EVERY, *codes):
+        by_status.setdefault(CODES[code].status, []).append(code)
     return {
         status: {
             "model": Problem,
-            "description": _DESCRIPTIONS[status],
+            "description": " ".join(f"`{code}`: {CODES[code].meaning}" for code in names),
             **({"headers": _RETRY_AFTER} if status in (429, 503) else {}),
         }
-        for status in sorted({401, 403, 429, 503, *statuses})
+        for status, names in sorted(by_status.items())
     }

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from fairstream.service import items
 from fairstream.service.api.auth import Ingester, Reader, UserWriter
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Limit, Page, Text
+from fairstream.service.api.schemas import EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Cursor, Limit, Page, Text
 from fairstream.service.api.service import RunningService
 from fairstream.service.event_store import EventsReceipt
 from fairstream.service.incoming import (
@@ -29,6 +29,7 @@ from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
 _QUICK_BYTES = 1 << 14  # larger bodies are parsed in a thread, where they delay no other request
+_BODY = ("body_too_large", "wrong_type", "invalid", "overloaded", "disk_full")
 router = APIRouter(tags=["ingest"])
 
 
@@ -55,7 +56,10 @@ _PARSERS: dict[str, Callable[[bytes, Limits, EventKinds], pa.Table]] = {
 
 
 @router.post(
-    "/v1/events", operation_id="ingest_events", openapi_extra=EVENTS_BODY, responses=problems(413, 415, 422, 507)
+    "/v1/events",
+    operation_id="ingest_events",
+    openapi_extra=EVENTS_BODY,
+    responses=problems(*_BODY, "too_many_open_events"),
 )
 async def ingest_events(request: Request, service: RunningService, _: Ingester) -> EventsReceipt:
     """Store events, all of them or none; the answer comes when they are on disk."""
@@ -71,7 +75,7 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
     return receipt
 
 
-@router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(413, 415, 422))
+@router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(*_BODY))
 async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
     """Set the group of users."""
     is_list = _content_type(request) == JSON
@@ -89,13 +93,15 @@ def _put_users(workspace: Workspace, body: bytes, *, is_list: bool) -> UsersRece
 def _content_type(request: Request) -> str:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _PARSERS:
-        raise ApiError(415, f"The Content-Type must be {' or '.join(_PARSERS)}.")
+        raise ApiError("wrong_type", f"The Content-Type must be {' or '.join(_PARSERS)}.")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-        raise ApiError(415, "The body must not be compressed; send it without Content-Encoding.")
+        raise ApiError("wrong_type", "The body must not be compressed; send it without Content-Encoding.")
     return kind
 
 
-@router.put("/v1/items/{item_id:path}", operation_id="put_item", responses=problems(400, 404, 413, 422))
+@router.put(
+    "/v1/items/{item_id:path}", operation_id="put_item", responses=problems("invalid", "body_too_large", "disk_full")
+)
 async def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
     """Withdraw an item from every list, or restore it."""
     item = await asyncio.to_thread(items.set_available, service.workspace.engine, item_id, availability.available)
@@ -103,13 +109,15 @@ async def put_item(service: RunningService, _: Ingester, item_id: Text, availabi
     return item
 
 
-@router.get("/v1/items", operation_id="list_items", responses=problems(422))
+@router.get("/v1/items", operation_id="list_items", responses=problems("invalid"))
 def list_items(
     service: RunningService,
     _: Reader,
     available: Annotated[bool | None, Query(description="Only those that are, or are not, available.")] = None,
-    after: Annotated[str, Query(description="The last item of the page before.")] = "",
+    cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Page[items.Item]:
     """List items whose availability was ever set; all others are available."""
-    return Page[items.Item].of(items.listed(service.workspace.engine, available, after, limit + 1), limit, "item_id")
+    return Page[items.Item].of(
+        items.listed(service.workspace.engine, available, cursor or "", limit + 1), limit, "item_id"
+    )

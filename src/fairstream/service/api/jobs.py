@@ -34,7 +34,7 @@ async def repeat(step: Callable[[], Awaitable[object]], seconds: float, name: st
             last = None
         except Exception as error:
             if (why := cause_of(error)) != last:
-                _log.error("background task failed", extra={"task": name, "why": why})
+                _log.error("background task failed", extra={"task": name, "why": why}, exc_info=error)
             last = why
         await asyncio.sleep(seconds)
 
@@ -102,7 +102,7 @@ class UpdateRunner:
             code, errors = await run_command(self._workspace.folder, "update", "--id", update.id)
             outcome = await asyncio.to_thread(updates.get, self._workspace.engine, update.id)
         except Exception as error:
-            _log.error("update failed", extra={"id": update.id, "why": cause_of(error)})
+            _log.error("update failed", extra={"id": update.id, "why": cause_of(error)}, exc_info=error)
             return
         extra = {"id": update.id, "code": code, "reason": outcome.reason, "model": outcome.model, "errors": errors}
         level = logging.INFO if outcome.state == "promoted" else logging.WARNING

@@ -53,9 +53,10 @@ class BodyLimits:
             n_bytes += n_new
             self._room -= n_new
             if n_bytes > self._max:
-                raise ApiError(413, f"The body must have at most {self._max} bytes; send it in several parts.")
+                sentence = f"The body must have at most {self._max} bytes; send it in several parts."
+                raise ApiError("body_too_large", sentence)
             if self._room < 0:
-                raise ApiError(503, "Too many large bodies at once; try again in 1 s.", retry_after=1)
+                raise ApiError("overloaded", "Too many large bodies at once; try again in 1 s.", retry_after=1)
             return message
 
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy import Engine, select
@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select
 from fairstream.service import registry, schema, updates
 from fairstream.service.api.auth import Admin, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Limit, Page, UserId
+from fairstream.service.api.schemas import Cursor, Limit, Number, Page, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
 from fairstream.service.event_store import closed_periods
@@ -22,7 +22,6 @@ from fairstream.service.forgetting import Request, export, get_request, request_
 from fairstream.service.records import Model, Period, Time, Update
 
 router = APIRouter(tags=["manage"])
-Before = Annotated[str | None, Query(description="`next` of the page before.")]
 
 
 class ModelRow(BaseModel):
@@ -74,7 +73,7 @@ class FullPeriod(Period):
     control: dict[str, Any] | None
 
 
-@router.post("/v1/updates", operation_id="request_update", status_code=202, responses=problems(409))
+@router.post("/v1/updates", operation_id="request_update", status_code=202, responses=problems("update_running"))
 async def request_update(service: RunningService, key: Admin, response: Response) -> Update:
     """Start an update, which closes the open period; `GET /v1/updates/ID` gives its state."""
     update = await service.request_update(key.name)
@@ -82,27 +81,27 @@ async def request_update(service: RunningService, key: Admin, response: Response
     return update
 
 
-@router.get("/v1/updates/{update_id}", operation_id="show_update", responses=problems(404))
+@router.get("/v1/updates/{update_id}", operation_id="show_update", responses=problems("unknown_id"))
 def show_update(service: RunningService, _: Reader, update_id: str) -> Update:
     """Show an update: queued, running, promoted, rejected, skipped or failed, and why."""
     return updates.get(service.workspace.engine, update_id)
 
 
-@router.get("/v1/updates", operation_id="list_updates", responses=problems(404, 422))
-def list_updates(service: RunningService, _: Reader, before: Before = None, limit: Limit = 50) -> Page[Update]:
+@router.get("/v1/updates", operation_id="list_updates", responses=problems("unknown_id", "invalid"))
+def list_updates(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[Update]:
     """List updates, the newest first."""
-    return Page[Update].of(updates.listed(service.workspace.engine, before, limit + 1), limit, "id")
+    return Page[Update].of(updates.listed(service.workspace.engine, cursor, limit + 1), limit, "id")
 
 
-@router.get("/v1/periods", operation_id="list_periods", responses=problems(422))
+@router.get("/v1/periods", operation_id="list_periods", responses=problems("invalid"))
 def list_periods(
     service: RunningService,
     _: Reader,
-    after: Annotated[int, Query(ge=-1, le=2**31 - 1, description="`next` of the page before.")] = -1,
+    cursor: Number = None,
     limit: Limit = 100,
 ) -> Page[FullPeriod]:
     """List closed periods, the oldest first, with the scores of the model in service on each."""
-    return Page[FullPeriod].of(full_periods(service.workspace.engine, after, limit + 1), limit, "t")
+    return Page[FullPeriod].of(full_periods(service.workspace.engine, int(cursor or -1), limit + 1), limit, "t")
 
 
 def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> list[FullPeriod]:
@@ -114,17 +113,17 @@ def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> l
     return [FullPeriod(**vars(period), control=control.get(period.t)) for period in periods]
 
 
-@router.get("/v1/models", operation_id="list_models", responses=problems(404, 422))
-def list_models(service: RunningService, _: Reader, before: Before = None, limit: Limit = 50) -> Page[ModelRow]:
+@router.get("/v1/models", operation_id="list_models", responses=problems("unknown_id", "invalid"))
+def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ModelRow]:
     """List models, the newest first."""
-    models, serving = registry.models(service.workspace.engine, before, limit + 1), _serving(service)
+    models, serving = registry.models(service.workspace.engine, cursor, limit + 1), _serving(service)
     rows = [
         ModelRow(**vars(model), reason=model.decision.get("reason"), in_service=model.id == serving) for model in models
     ]
     return Page[ModelRow].of(rows, limit, "id")
 
 
-@router.get("/v1/models/{model_id}", operation_id="show_model", responses=problems(404))
+@router.get("/v1/models/{model_id}", operation_id="show_model", responses=problems("unknown_id"))
 def show_model(service: RunningService, _: Reader, model_id: str) -> FullModel:
     """Show a model: the gate's checks, its configuration, versions and sizes."""
     model = registry.model(service.workspace.engine, model_id)
@@ -136,35 +135,39 @@ def _serving(service: Service) -> str | None:
     return current and current.model
 
 
-@router.post("/v1/models/{model_id}/promote", operation_id="promote_model", responses=problems(404, 409))
+@router.post(
+    "/v1/models/{model_id}/promote", operation_id="promote_model", responses=problems("unknown_id", "conflict")
+)
 def promote(service: RunningService, key: Admin, model_id: str) -> ModelInService:
     """Promote a model, whatever the gate decided."""
     registry.promote(service.workspace, model_id, by=key.name)
     return ModelInService(model=model_id)
 
 
-@router.post("/v1/rollback", operation_id="rollback", responses=problems(409))
+@router.post("/v1/rollback", operation_id="rollback", responses=problems("conflict"))
 def rollback(service: RunningService, key: Admin) -> ModelInService:
     """Roll back to the parent of the model in service."""
     return ModelInService(model=registry.rollback(service.workspace, by=key.name))
 
 
-@router.get("/v1/audit", operation_id="list_audit", responses=problems(422))
+@router.get("/v1/audit", operation_id="list_audit", responses=problems("invalid"))
 def list_audit(
     service: RunningService,
     _: Admin,
-    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="`next` of the page before.")] = 0,
+    cursor: Number = None,
     limit: Limit = 1000,
 ) -> Page[AuditEntry]:
     """List the entries of the audit record, the oldest first."""
     page = [
         AuditEntry(**{**vars(entry), "body": json.loads(entry.body)})
-        for entry in entries(service.workspace.engine, after, limit + 1)
+        for entry in entries(service.workspace.engine, int(cursor or 0), limit + 1)
     ]
     return Page[AuditEntry].of(page, limit, "seq")
 
 
-@router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(507))
+@router.delete(
+    "/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems("invalid", "disk_full")
+)
 async def forget_user(service: RunningService, key: Admin, user_id: UserId, response: Response) -> ForgetRequest:
     """Forget a person: events and lists at once, the attribute and what models have learned soon after.
 
@@ -178,7 +181,7 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId, resp
     return ForgetRequest(id=id_, n_events=n_events)
 
 
-@router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems(404))
+@router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems("unknown_id"))
 def show_forgetting(service: RunningService, _: Admin, id: str) -> Request:  # noqa: A002 (its name in the path)
     """Show a request to forget a person, and when it was completed."""
     return get_request(service.workspace.engine, id)
@@ -188,11 +191,14 @@ def show_forgetting(service: RunningService, _: Admin, id: str) -> Request:  # n
     "/v1/users/{user_id:path}/data",
     operation_id="export_user",
     response_class=Response,
-    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}, **problems(404)},
+    responses={
+        200: {"content": {"application/json": {"schema": {"type": "object"}}}},
+        **problems("unknown_id", "invalid"),
+    },
 )
 async def export_user(service: RunningService, _: Admin, user_id: UserId) -> Response:
     """Export what is stored about a person: events, attribute, and the models that know the id."""
     document = await asyncio.to_thread(export, service.workspace, user_id)
     if document is None:
-        raise ApiError(404, "This user is unknown: there is no event, no attribute and no model with this id.")
+        raise ApiError("unknown_id", "This user is unknown: there is no event, no attribute and no model with this id.")
     return JSONResponse(document)

@@ -7,23 +7,25 @@ import logging
 import logging.handlers
 import os
 import queue
+import re
+import secrets
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from itertools import count
 from typing import TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairstream.service.api.auth import KEY
-from fairstream.service.api.errors import cause_of, error_from
+from fairstream.service.api.errors import ApiError, cause_of, error_from, places_of
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's name of the folder in which workers share counters
@@ -35,6 +37,10 @@ _CLIENT_GONE = 499  # the client left before there was an answer; the number is 
 _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_PROCESS, _numbers = f"{secrets.token_hex(4)}-", count(1)
+REQUEST_ID: ContextVar[str | None] = ContextVar("request id", default=None)
+"""The id of the present request, in every line of its log."""
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _log = logging.getLogger("fairstream.api")
 _requests = logging.getLogger("fairstream.requests")
@@ -47,6 +53,8 @@ class JsonFormatter(logging.Formatter):
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage(), **extra}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["where"] = list(places_of(record.exc_info[1]))
         return _encode(line)
 
 
@@ -65,6 +73,8 @@ class LogQueue(logging.handlers.QueueHandler):
         self._n_lost = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        if (request_id := REQUEST_ID.get()) is not None:
+            record.request_id = request_id
         return record  # the writer formats it: the queue does not leave the process
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -122,6 +132,14 @@ class Metrics:
         return generate_latest(registry) + generate_latest(_Measured((*measured, *process)))
 
 
+def _request_id(scope: Scope) -> str:
+    """Return the id that the client has sent, or a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SENT_ID.fullmatch(value):
+            return str(value, "ascii")
+    return f"{_PROCESS}{next(_numbers):x}"
+
+
 class RequestLogging:
     """The outermost middleware: counts, times and logs every request, and answers every exception."""
 
@@ -133,30 +151,28 @@ class RequestLogging:
             await self._app(scope, receive, send)
             return
         begin, status = time.perf_counter(), 0
+        REQUEST_ID.set(request_id := _request_id(scope))
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
+            if b"%00" in scope["query_string"] or "\0" in scope["path"]:  # PostgreSQL stores no such character
+                raise ApiError("invalid", "the address: an id or a parameter must not contain the character 0")
             await self._app(scope, receive, send_and_note)
         except ClientDisconnect:
             status = status or _CLIENT_GONE
         except Exception as error:
             answer = error_from(error)
-            if answer.status_code == 500:
-                # Files and lines without what was in the variables: those may name users.
-                frames = traceback.extract_tb(error.__traceback__)[-6:]
-                where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-                _log.error("unexpected error", extra={"kind": type(error).__name__, "where": where})
-            elif answer.status_code > 500:
-                _log.error("request failed", extra={"why": cause_of(error)})
+            if answer.status_code >= 500:
+                name = "unexpected error" if answer.code == "internal" else "request failed"
+                _log.error(name, extra={"why": cause_of(error)}, exc_info=error)
             if not status:
-                await JSONResponse({"detail": answer.detail}, answer.status_code, answer.headers)(
-                    scope, receive, send_and_note
-                )
+                await answer.response()(scope, receive, send_and_note)
         self._note(scope, status, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:

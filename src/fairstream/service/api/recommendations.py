@@ -21,6 +21,7 @@ from fairstream.service.serving import Answer
 _DEFAULT_K = 20
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
+_ERRORS = ("invalid", "not_ready", "model_failed")
 router = APIRouter(tags=["recommend"])
 
 
@@ -111,17 +112,21 @@ router.add_api_route(
     recommend,
     response_model=Recommendations,
     operation_id="recommend",
-    responses=problems(404, 422),
+    responses=problems(*_ERRORS),
     route_class_override=ListRoute,
 )
 
 
-@router.post("/v1/recommendations", operation_id="recommend_many", responses=problems(400, 413, 422))
+@router.post(
+    "/v1/recommendations",
+    operation_id="recommend_many",
+    responses=problems("invalid", "body_too_large", "not_ready", "model_failed"),
+)
 async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
     """Recommend to several users or anonymous sessions at once."""
     k, limit = _checked_k(service, question.k), service.limits.max_users
     if len(question.users or question.histories or []) > limit:
-        raise ApiError(422, f"At most {limit} lists may be requested at once.")
+        raise ApiError("invalid", f"At most {limit} lists may be requested at once.")
     return await asyncio.get_running_loop().run_in_executor(service.list_threads, _many, service, question, k)
 
 
@@ -149,5 +154,5 @@ def _checked_k(service: Service, k: int | None) -> int:
     if k is None:
         return min(_DEFAULT_K, max_k)
     if k > max_k:
-        raise ApiError(422, f"k must be at most {max_k}.")
+        raise ApiError("invalid", f"k must be at most {max_k}.")
     return k

@@ -25,18 +25,21 @@ Id = Annotated[Text, BeforeValidator(_digits, json_schema_input_type=Text | int)
 UserId = Annotated[str, Path(min_length=1, max_length=MAX_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries on a page.")]
 
+Cursor = Annotated[str | None, Query(description="`cursor` of the page before.", min_length=1, max_length=MAX_LENGTH)]
+Number = Annotated[str | None, Query(description="`cursor` of the page before.", pattern="^[0-9]{1,9}$")]
+
 
 class Page(BaseModel, Generic[T]):
     """A part of a long list."""
 
     data: list[T]
-    next: str | int | None  # the value of `before` or `after` for the next page; null on the last one
+    cursor: str | None  # for the next page; null on the last one
 
     @classmethod
     def of(cls, entries: list[T], limit: int, position: str) -> Page[T]:
-        """Return a page of entries read one beyond the limit; `next` is the last entry's field `position`."""
+        """Return a page of entries read one beyond the limit; the cursor is the last entry's field `position`."""
         data = entries[:limit]
-        return cls(data=data, next=getattr(data[-1], position) if len(entries) > limit else None)
+        return cls(data=data, cursor=str(getattr(data[-1], position)) if len(entries) > limit else None)
 
 
 _TEXT = TypeAdapter(Text).json_schema()
