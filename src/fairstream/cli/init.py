@@ -47,6 +47,15 @@ def init(
             show_default="SQLite in the folder",
         ),
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Schema for its tables, so that several workspaces share a database.",
+            envvar="FAIRSTREAM_SCHEMA",
+            show_default="public",
+        ),
+    ] = None,
     every: Every = None,
     target: Annotated[
         Literal["least-regret", "none"] | None,
@@ -79,6 +88,10 @@ def init(
     values = None if groups is None else [value.strip() for value in groups.split(",")]
     given = _given(group=group, groups=values, advantaged=advantaged, every=every)
     learning = _given(target=target, max_gap=max_gap, max_group_loss=max_group_loss)
+    if schema is not None:
+        if database is None:
+            raise ConfigurationError("--schema needs --database, because only PostgreSQL has schemas")
+        database += f"{'&' if '?' in database else '?'}schema={schema}"
     if (folder / FILE).is_file():
         raise ConfigurationError(
             f"{folder} is a workspace already; its options are in {folder / FILE}, and `fairstream upgrade {folder}` "

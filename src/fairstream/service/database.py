@@ -22,9 +22,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fairstream.data.reading import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
-from fairstream.service.schema import changes
+from fairstream.service.schema import PEOPLE, changes
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
+OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has its own
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
@@ -81,6 +82,20 @@ def _sqlite(file: Path) -> Engine:
     return engine
 
 
+def read_text(path: Path) -> str:
+    """Return the content of a small file without blanks around it, as editors and secret stores add them."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def people_schema(engine: Engine | Connection) -> str | None:
+    """Return the schema of people's groups; None on SQLite, where they have a file."""
+    schemas: dict[str, str | None] = engine.get_execution_options().get("schema_translate_map", {})
+    return schemas.get(PEOPLE)
+
+
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection; raise `WorkspaceError` if the database cannot be used."""
@@ -109,6 +124,9 @@ def upgrade(engine: Engine) -> None:
             driver.execute("ATTACH DATABASE ? AS people", (str(Path(str(engine.url.database)).with_name(PEOPLE_FILE)),))
             driver.execute("PRAGMA foreign_keys = OFF")  # Alembic changes a table by replacing it
             connection.detach()
+        else:
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {engine.get_execution_options()['schema']}")
+            connection.commit()
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")

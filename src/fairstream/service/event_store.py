@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, delete, func, select
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import copy_rows, insert_new, now, reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, copy_rows, insert_new, now, reading, select_rows, writing
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
 from fairstream.service.schema import events, events_of_user, of_users, periods
@@ -124,7 +124,8 @@ def one_writer(connection: Connection) -> None:
     """Let one transaction at a time write or delete events."""
     if connection.dialect.name == "postgresql":
         # Many events take long to copy; the connection itself notices a server that stops answering.
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({_WRITERS})")
+        lock = f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})"
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; {lock}")
     else:  # a transaction that writes is alone anyway; it needs only room to work in
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from fairstream.service.database import reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, people_schema, reading, select_rows, writing
 from fairstream.service.schema import PEOPLE, attributes, forgotten
 
 _SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
@@ -48,7 +48,8 @@ class PeopleStore:
         is_sqlite = engine.dialect.name == "sqlite"
         # One table under two names: in a schema of PostgreSQL, or alone in a file.
         self.engine = engine.execution_options(schema_translate_map={PEOPLE: None}) if is_sqlite else engine
-        self._table = attributes.name if is_sqlite else f"{PEOPLE}.{attributes.name}"
+        schema = people_schema(self.engine)
+        self._table = attributes.name if schema is None else f"{schema}.{attributes.name}"
         self._service, self._secret = service, secret
 
     def __enter__(self) -> Self:
@@ -99,7 +100,7 @@ class PeopleStore:
     def _wait_for_others(self, connection: Connection) -> None:
         """Until the end of the transaction no other one writes attributes; on SQLite that is so anyway."""
         if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})")
 
 
 def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:

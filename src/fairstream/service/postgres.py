@@ -7,18 +7,24 @@ gives up by itself.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 
-from fairstream.service.database import canonical
+from fairstream.errors import ConfigurationError
+from fairstream.service.database import canonical, read_text
+from fairstream.service.schema import PEOPLE
 
 CONNECT_SECONDS, WAIT_SECONDS, STATEMENT_SECONDS, SILENCE_SECONDS = 3, 5, 8, 10
 """For requests: to connect, to wait for a lock or a free connection, to run a statement, to hear from the server."""
 JOB_SECONDS = 3600  # for updates, migrations and other jobs: to run a statement, and to hear from the server
+_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,49}")  # a name that needs no quotes
 IDLE_SECONDS = 30  # then the server ends an idle transaction: a frozen process would keep its locks
 _NETWORK = {  # what the client's system does about a lost server
     "connect_timeout": CONNECT_SECONDS,
@@ -53,15 +59,26 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def postgres(address: URL, *, for_requests: bool) -> Engine:
-    """An engine whose waits are bounded: by seconds for requests, by an hour for jobs."""
+    """An engine whose waits are bounded: by seconds for requests, by an hour for jobs.
+
+    `?schema=NAME` in the address puts all tables into that schema, and people's groups into NAME_people.
+    """
+    schema = address.query.get("schema", "public")
+    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema):
+        raise ConfigurationError(
+            f"a schema must be named by at most 50 lower-case letters, digits and _, the first a letter, got {schema!r}"
+        )
+    password_file = os.environ.get("FAIRSTREAM_DATABASE_PASSWORD_FILE")
+    if password_file is not None and address.password is None:
+        address = address.set(password=read_text(Path(password_file)))
     engine = create_engine(
-        address.set(drivername="postgresql+psycopg"),
+        address.difference_update_query(["schema"]).set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
         pool_timeout=WAIT_SECONDS,
         json_serializer=canonical,
         connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
     )
-    settings = {
+    settings: dict[str, int | str] = {
         "tcp_keepalives_idle": 30,  # by default the server waits two hours for a machine that lost its power
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
@@ -69,6 +86,8 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         "statement_timeout": 1000 * (STATEMENT_SECONDS if for_requests else JOB_SECONDS),
         "lock_timeout": 1000 * (WAIT_SECONDS if for_requests else JOB_SECONDS),
     }
+    if schema != "public":
+        settings["search_path"] = schema
     setting = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     @event.listens_for(engine, "do_connect")
@@ -79,4 +98,5 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         connection.commit()
         return connection
 
-    return engine
+    of_people = PEOPLE if schema == "public" else f"{schema}_{PEOPLE}"
+    return engine.execution_options(schema=schema, schema_translate_map={PEOPLE: of_people})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -261,27 +262,73 @@ weights need it, a target does not."""
     def read(cls, folder: Path) -> LiveConfig:
         """Read the workspace's file; raise a `ConfigurationError` of one sentence if it is wrong."""
         try:
-            content = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+            return cls.parse((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
-        for name in (_LEARNING, *_PARTS):
-            if not isinstance(options := content.get(name, {}), dict):
-                raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {options!r}")
-            if name != _LEARNING:
-                content[name] = type(cls.model_fields[name].default)(**options)
-        learning_options, known = content.pop(_LEARNING, {}), LEARNING_OPTIONS.split()
-        for name in learning_options.keys() - known:
-            raise ConfigurationError(
-                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(known)}"
-            )
-        return cls(**content, learning_options=learning_options)
 
-    def write(self, folder: Path) -> None:
-        """Write the file, each option with its description above it."""
+    @classmethod
+    def parse(cls, content: str) -> LiveConfig:
+        """Return the configuration of a file's content and the environment, which takes precedence."""
+        options, tables = tomllib.loads(content), {}
+        for name in (_LEARNING, *_PARTS):
+            if not isinstance(table := options.pop(name, {}), dict):
+                raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {table!r}")
+            given = _from_environment(name)
+            if "model" in given:  # the file's settings belong to the model that it names
+                table.pop("model_settings", None)
+            tables[name] = table | given
+        for name in tables[_LEARNING].keys() - LEARNING_OPTIONS.split():
+            raise ConfigurationError(
+                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(_names(_LEARNING))}"
+            )
+        parts = {name: type(cls.model_fields[name].default)(**tables[name]) for name in _PARTS}
+        return cls(**{**options, **_from_environment()}, **parts, learning_options=tables[_LEARNING])
+
+    def to_toml(self) -> str:
+        """Return the content of the file, each option with its description above it."""
         lines = list(_lines(self))
         for name in (_LEARNING, *_PARTS):
             lines += ["", f"[{name}]", *_lines(getattr(self, name))]
-        replace_file(folder / FILE, "\n".join([*lines, ""]).encode())
+        return "\n".join([*lines, ""])
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        replace_file(folder / FILE, self.to_toml().encode())
+
+
+def _names(table: str | None) -> list[str]:
+    """Return the names of the options of a table, or of those outside of the tables."""
+    if table == _LEARNING:
+        return LEARNING_OPTIONS.split()
+    if table is not None:
+        return list(type(LiveConfig.model_fields[table].default).model_fields)
+    return [name for name in LiveConfig.model_fields if name not in (*_PARTS, "learning_options")]
+
+
+def _from_environment(table: str | None = None) -> dict[str, Any]:
+    """Return the options of a table that variables such as FAIRSTREAM_GATE_K set; a value is TOML or plain text."""
+    prefix = "FAIRSTREAM_" if table is None else f"FAIRSTREAM_{table.upper()}_"
+    kind = None if table == _LEARNING else LiveConfig if table is None else type(LiveConfig.model_fields[table].default)
+    options = dict[str, Any]()
+    for name in _names(table):
+        if (text := os.environ.get(prefix + name.upper())) is not None:
+            is_text = kind is not None and kind.model_fields[name].annotation in (str, str | None)
+            options[name] = text if is_text else _value(text)
+    if table is not None:
+        given = {name for name in os.environ if name.startswith(prefix)}
+        for name in sorted(given - {prefix + option.upper() for option in options}):
+            raise ConfigurationError(
+                f"the environment variable {name} sets no option of [{table}]; the options are "
+                f"{', '.join(_names(table))}"
+            )
+    return options
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _lines(config: Configuration) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The workspace: a folder with its configuration, its models, and its database or the address of it.
 
     fairstream.toml     the configuration, to be edited
-    database            the address of PostgreSQL, where the workspace is not on SQLite
-    secret              what ids of forgotten users are hashed with
+    database            the address of PostgreSQL, where the workspace is not on SQLite (or FAIRSTREAM_DATABASE)
+    secret              what ids of forgotten users are hashed with (or the file that FAIRSTREAM_SECRET_FILE names)
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       the groups of users, separate from everything else (SQLite)
     people-database     the address of PostgreSQL for the role that owns the schema `people`, if it is another one
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, insert, make_url, select
 from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import WorkspaceError
@@ -37,10 +37,12 @@ from fairstream.files import replace_file
 from fairstream.service.audit import audited, record
 from fairstream.service.database import (
     EVENTS_FILE,
+    OF_SCHEMA,
     PEOPLE_FILE,
     connect,
     need_current,
     reachable,
+    read_text,
     reading,
     revision,
     upgrade,
@@ -54,6 +56,7 @@ from fairstream.service.settings import FILE, LiveConfig
 _DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
 _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
+_SECRET_FILE = "FAIRSTREAM_SECRET_FILE"  # noqa: S105 (the name of the variable)
 
 
 class UpdatingError(WorkspaceError):
@@ -85,11 +88,11 @@ class Workspace:
             upgrade(engine)
             if database is not None:
                 _write_private(folder / _DATABASE, database.encode())
-            secret = secrets.token_bytes(_SECRET_BYTES)
-            _write_private(folder / _SECRET, secret)
+            secret = _new_secret(folder / _SECRET)
             with writing(audited(engine, secret)) as connection:
                 connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
-                record(connection, "init", {"configuration": config.to_dict()})
+                in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
+                record(connection, "init", {"configuration": in_force.to_dict()})
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
 
@@ -97,12 +100,12 @@ class Workspace:
     def open(cls, folder: Path, *, for_requests: bool = False) -> Workspace:
         """Open a workspace; `for_requests` limits how long PostgreSQL may take."""
         config = LiveConfig.read(_require_workspace(folder))
-        with suppress(PermissionError):  # a mounted folder may be another's
+        with suppress(OSError):  # a mounted folder may be another's, or read-only
             folder.chmod(0o700)  # nobody else reaches the files, whatever a restored backup gave them
         engine = _engine_of(folder, for_requests=for_requests)
         try:
             need_current(engine)
-            secret = _read_secret(folder / _SECRET, engine)
+            secret = _read_secret(folder, engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
             return cls(folder, config, audited(engine, secret), secret, store, for_requests)
@@ -119,7 +122,7 @@ class Workspace:
             stack.callback(engine.dispose)
             before = revision(engine)
             upgrade(engine)
-            _read_secret(folder / _SECRET, engine)
+            _read_secret(folder, engine)
             return before != revision(engine)
 
     def __enter__(self) -> Self:
@@ -132,8 +135,9 @@ class Workspace:
         self.engine.dispose()
 
     def people(self) -> PeopleStore:
-        address = self.folder / _PEOPLE_DATABASE
-        url = _address(address if address.exists() else self.folder / _DATABASE)
+        url, file = _address(self.folder), self.folder / _PEOPLE_DATABASE
+        if url is not None and file.exists():
+            url = _in_schema_of(url, read_text(file))
         if url is None and not (self.folder / PEOPLE_FILE).is_file():
             raise WorkspaceError(
                 f"{self.folder / PEOPLE_FILE}, which says who is in which group, is missing; restore it from a backup"
@@ -192,18 +196,19 @@ class Workspace:
 
         It is given back before the connection is closed: the server ends a closed connection's lock a moment later.
         """
+        lock = f"{_UPDATING}, {OF_SCHEMA}"
         with reachable(self.engine):
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection:
             with reachable(self.engine):
                 connection.detach()  # closed at the end instead of given back, and the lock with it
-                is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_UPDATING})").scalar_one()
+                is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar_one()
             try:
                 yield bool(is_free)
             finally:
                 if is_free:
                     with suppress(DBAPIError):  # the server is away, and the lock with it
-                        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_UPDATING})")
+                        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({lock})")
 
 
 def _write_private(path: Path, content: bytes) -> None:
@@ -217,8 +222,19 @@ def _require_workspace(folder: Path) -> Path:
     return folder
 
 
-def _read_secret(path: Path, engine: Engine) -> bytes:
+def _new_secret(path: Path) -> bytes:
+    """Write a random secret, or take that of the file which the environment names."""
+    if (given := os.environ.get(_SECRET_FILE)) is None:
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        _write_private(path, secret)
+    elif len(secret := Path(given).read_bytes()) < _SECRET_BYTES:
+        raise WorkspaceError(f"{given} must hold at least {_SECRET_BYTES} random bytes, and holds {len(secret)}")
+    return secret
+
+
+def _read_secret(folder: Path, engine: Engine) -> bytes:
     """Read the secret and check it against the database, because a wrong one would hash every id differently."""
+    path = Path(os.environ.get(_SECRET_FILE, folder / _SECRET))
     try:
         secret = path.read_bytes()
     except OSError as error:
@@ -239,12 +255,26 @@ def _check_value(secret: bytes) -> str:
     return hmac.digest(secret, b"check value", "sha256").hex()
 
 
-def _address(path: Path) -> str | None:
-    return path.read_text().strip() if path.exists() else None
+def _address(folder: Path) -> str | None:
+    """Return the address of PostgreSQL, None for SQLite; the environment takes precedence over the file."""
+    if (folder / EVENTS_FILE).exists():
+        return None
+    written = read_text(folder / _DATABASE) if (folder / _DATABASE).exists() else None
+    given = os.environ.get("FAIRSTREAM_DATABASE")
+    if given is None or written is None:
+        return given or written
+    return _in_schema_of(written, given)  # several workspaces may be in schemas of the database that is given
+
+
+def _in_schema_of(other: str, url: str) -> str:
+    """Return the address with the schema of another one, unless it names a schema itself."""
+    queries = {**make_url(other).query, **make_url(url).query}
+    schema = {"schema": str(queries["schema"])} if "schema" in queries else {}
+    return make_url(url).update_query_dict(schema).render_as_string(hide_password=False)
 
 
 def _engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
-    return connect(folder / EVENTS_FILE, _address(folder / _DATABASE), for_requests=for_requests)
+    return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from alembic import op
 
-from fairstream.service.schema import PEOPLE, events_of_user, metadata
+from fairstream.service.database import people_schema
+from fairstream.service.schema import events_of_user, metadata
 
 revision = "0006"
 down_revision = None
@@ -28,7 +29,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     is_sqlite = connection.dialect.name == "sqlite"
     if not is_sqlite:
-        op.execute(f"CREATE SCHEMA IF NOT EXISTS {PEOPLE}")
+        op.execute(f"CREATE SCHEMA IF NOT EXISTS {people_schema(connection)}")
     metadata.create_all(connection)
     if is_sqlite:
         events_of_user.create(connection)
