@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream import FairRecommender, load, read_events
+from fairstream.data.catalogue import Catalogue
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models.blend import PAUSES
 from fairstream.service import serving
@@ -52,6 +53,11 @@ def new_serving(model: str) -> Serving:
     answering = Serving()
     answering.use(ServingModel(fitted(model).state, "m"), "model")
     return answering
+
+
+def set_available(answering: Serving, items: dict[str, bool]) -> None:
+    """Use a catalogue in which only these items are described."""
+    answering.set_catalogue(Catalogue.of({}).updated(list(items), list(items.values()), [{}] * len(items)))
 
 
 def table(events: list[tuple[str, str]], first_time: int = 1000) -> pa.Table:
@@ -249,7 +255,7 @@ def test_a_model_that_reads_no_histories_needs_no_other_list_after_an_event(mode
 def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer() -> None:
     answering = new_serving("mf")
     first = answering.current.recommend("u1", 20).items
-    answering.set_available(dict.fromkeys(first, False))
+    set_available(answering, dict.fromkeys(first, False))
     assert answering.current.cached_json("u1", 20) is None
     assert not {*first} & {*answering.current.recommend("u1", 20).items}
     assert len(answering.current.recommend("u1", 20).items) == 20
@@ -292,7 +298,7 @@ def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
     answering = new_serving(model)
     lists = {user: answering.current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
     gone = {answer.items[0] for answer in lists.values()}
-    answering.set_available(dict.fromkeys(gone, False))
+    set_available(answering, dict.fromkeys(gone, False))
     for user, before in lists.items():
         after = answering.current.recommend(user, 10)
         assert [item for item in after.items if item in before.items] == [i for i in before.items if i not in gone]
@@ -300,7 +306,7 @@ def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
         assert not gone & {item["item_id"] for item in json.loads(answering.current.json(user, 10))["items"]}
     assert not gone & set(answering.current.recommend_session(["i1"], N_ITEMS).items)
     assert not answering.current.recommend("u1", 5, only=gone).items
-    answering.set_withdrawn([])
+    set_available(answering, {})
     assert {user: answering.current.recommend(user, 10) for user in lists} == lists
 
 
@@ -309,17 +315,17 @@ def test_lists_cached_while_an_item_was_withdrawn_have_it_when_it_comes_back(mod
     lists = {user: new_serving(model).current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
     answering = new_serving(model)
     gone = {answer.items[0] for answer in lists.values()}
-    answering.set_available(dict.fromkeys(gone, False))
+    set_available(answering, dict.fromkeys(gone, False))
     for user in lists:  # made, and cached, without the items
         assert not gone & {*answering.current.recommend(user, 10).items}
-    answering.set_available(dict.fromkeys(gone, True))
+    set_available(answering, dict.fromkeys(gone, True))
     assert {user: answering.current.recommend(user, 10) for user in lists} == lists
 
 
 def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
     answering = new_serving("mf")
     first = answering.current.recommend("u1", 1).items[0]
-    answering.set_available({first: False})
+    set_available(answering, {first: False})
     answering.use(ServingModel(fitted("mf").state, "m2"), "model")
     assert first not in answering.current.recommend("u1", N_ITEMS).items
 

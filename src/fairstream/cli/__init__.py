@@ -45,6 +45,7 @@ COMMANDS = {
     "init": Command("init", SERVICE, "Create a workspace."),
     "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),
     "ingest": Command("ingest", SERVICE, "Store events and users' groups from files."),
+    "items": Command("items", SERVICE, "Store the catalogue's items and properties from files, or list them."),
     "update": Command("workspace_commands", SERVICE, "Train on new events; promote the model if it passes the gate."),
     "status": Command("workspace_commands", SERVICE, "Show the model in service, the last update and waiting events."),
     "models": Command("workspace_commands", SERVICE, "List the models, the newest first."),

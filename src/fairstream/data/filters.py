@@ -50,6 +50,14 @@ _EXPECTED = {
 }
 
 
+class FilterError(DataError):
+    """A filter that cannot be read; `position` counts its characters from 1."""
+
+    def __init__(self, sentence: str, position: int) -> None:
+        super().__init__(sentence)
+        self.position = position
+
+
 class Column(NamedTuple):
     """A property of all items.
 
@@ -76,7 +84,7 @@ class Filter:
     [True, False, False]
     >>> Filter.parse("price <", {"price": "number"})
     Traceback (most recent call last):
-    fairstream.errors.DataError: the filter, character 8: expected a number, found the end
+    fairstream.data.filters.FilterError: the filter, character 8: expected a number, found the end
     """
 
     text: str
@@ -85,9 +93,11 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str, kinds: Mapping[str, Kind]) -> Filter:
-        """Parse a filter over properties of these kinds; raise a `DataError` that says where it is wrong."""
+        """Parse a filter over properties of these kinds; raise a `FilterError` that says where it is wrong."""
         if len(text) > MAX_CHARACTERS:
-            raise DataError(f"the filter must have at most {MAX_CHARACTERS} characters, got {len(text)}")
+            raise FilterError(
+                f"the filter must have at most {MAX_CHARACTERS} characters, got {len(text)}", MAX_CHARACTERS
+            )
         parser = _Parser(text, kinds)
         test = parser.either()
         if parser.kind != "end":
@@ -120,10 +130,10 @@ class _Parser:
         self.position, self._end = match.start(match.lastgroup), match.end()
         return before
 
-    def error(self, sentence: str, position: int | None = None) -> DataError:
+    def error(self, sentence: str, position: int | None = None) -> FilterError:
         at = self.position if position is None else position
         found = "" if position is not None else f", found {'the end' if self.kind == 'end' else repr(self.value[:40])}"
-        return DataError(f"the filter, character {at + 1}: {sentence}{found}")
+        return FilterError(f"the filter, character {at + 1}: {sentence}{found}", at + 1)
 
     def _takes(self, word: str) -> bool:
         """Skip a keyword or sign if it comes next."""

@@ -1,40 +1,266 @@
-"""Items that are withdrawn: known to the models, and in no list."""
+"""The catalogue: items with their properties, from JSON and files, and whether they may be recommended."""
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, select
-from sqlalchemy.dialects import postgresql, sqlite
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ConfigDict
+from sqlalchemy import Engine, select, text, tuple_
+
+from fairstream.data.catalogue import Catalogue
+from fairstream.data.filters import Kind
+from fairstream.data.reading import Columns, combined, open_source
+from fairstream.errors import DataError
 from fairstream.service import schema
-from fairstream.service.database import bump, now, reading, writing
-from fairstream.service.records import Record, Time
+from fairstream.service.database import bump, canonical, now, reading, writing
+from fairstream.service.incoming import MAX_LENGTH, Rows
+from fairstream.service.records import Record, Time, UnknownIdError
+from fairstream.service.settings import FILE
 
 _items = schema.items
+_MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
+_ROWS_AT_ONCE = 5_000
+_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_LENGTH}}}")
+_BAD = re.compile("[\0\ud800-\udfff]")  # no database stores these
+_STORE = """
+    INSERT INTO items (item_id, available, properties, changed, version)
+    SELECT {fields}, :changed, :version FROM {rows} WHERE true
+    ON CONFLICT (item_id) DO UPDATE SET
+    {available} properties = {merged}, changed = excluded.changed, version = excluded.version"""
+_DIALECTS = {
+    "sqlite": {
+        "rows": "json_each(:rows)",
+        "fields": "json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]')",
+        "merged": "json_patch(items.properties, excluded.properties)",
+    },
+    "postgresql": {
+        "rows": "json_array_elements(CAST(:rows AS json)) AS given(value)",
+        "fields": "value ->> 0, CAST(value ->> 1 AS boolean), value ->> 2",
+        "merged": "CAST(jsonb_strip_nulls("
+        "CAST(items.properties AS jsonb) || CAST(excluded.properties AS jsonb)) AS text)",
+    },
+}
 
 
 class Item(Record):
-    """Whether an item may be recommended, and since when."""
+    """An item: whether it may be recommended, when it was changed, and its properties."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     item_id: str
     available: bool
     changed: Time
 
 
-def set_available(engine: Engine, item_id: str, available: bool) -> Item:
-    """Withdraw an item, or make it available again."""
-    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-    values = {"item_id": item_id, "available": available, "changed": now()}
+class ItemsReceipt(Record):
+    """How many items a request has stored."""
+
+    stored: int
+
+
+Description = dict[str, Any]  # item_id, available (if it was given) and properties; null removes one
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────
+
+
+def items_from_json(objects: Any, kinds: Mapping[str, Kind], *, first: int = 1) -> list[Description]:
+    """Check a JSON list of items, one object each; the last of several with one id counts, field by field."""
+    rows = Rows("item", first)
+    if not isinstance(objects, list):
+        raise DataError("expected a JSON list of objects, one for each item")
+    merged: dict[str, Description] = {}
+    for row, fields in enumerate(objects):
+        if not isinstance(fields, dict):
+            raise rows.error(row, "expected a JSON object")
+        item = _checked(fields, kinds, row, rows)
+        merged.setdefault(item["item_id"], {}).update(item)
+    return list(merged.values())
+
+
+def _checked(fields: dict[str, Any], kinds: Mapping[str, Kind], row: int, rows: Rows) -> Description:
+    item_id = fields.get("item_id")
+    item_id = str(item_id) if type(item_id) is int else item_id
+    if not isinstance(item_id, str) or _ID.fullmatch(item_id) is None:
+        raise rows.error(row, f"item_id must be a string of 1 to {MAX_LENGTH} printable characters, or a whole number")
+    item: Description = {"item_id": item_id}
+    for name, value in fields.items():
+        if name == "available":
+            if not isinstance(value, bool):
+                raise rows.error(row, "available must be true or false")
+            item[name] = value
+        elif name in kinds:
+            try:
+                item[name] = None if value is None else _VALUES[kinds[name]](value)
+            except ValueError as error:
+                raise rows.error(row, f"{name} must be {error}") from None
+        elif name != "item_id":
+            known = ", ".join(kinds) or "none"
+            raise rows.error(row, f"{name[:40]!r} is not a property; [items] properties in {FILE} declares {known}")
+    return item
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT or _BAD.search(value):
+        raise ValueError(f"a string of at most {_MAX_TEXT} characters (valid Unicode without NUL)")
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or len(value) > _MAX_TEXTS or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"a list of at most {_MAX_TEXTS} strings")
+    return list(map(_text, value))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:  # False for NaN
+        raise ValueError("a finite number")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _time(value: Any) -> float:
+    """Seconds since 1970."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        value = None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise ValueError('seconds since 1970 or ISO 8601, such as "2026-01-31T12:00:00Z"')
+    return value
+
+
+_VALUES = {"text": _text, "texts": _texts, "number": _number, "boolean": _boolean, "time": _time}
+
+
+def items_from_file(source: str | Path, columns: Columns, kinds: Mapping[str, Kind]) -> Iterator[list[Description]]:
+    """Yield the items of any table that `ingest` reads; an empty cell removes a property.
+
+    In a text file, "|" separates the texts of a property that has several.
+    """
+    opened, n = open_source(source, "the items"), 1
+    item = columns.find("item", opened.like, what="the items table")
+    for table in opened.tables(opened.like.column_names):
+        parts = {"item_id": table[item].to_pylist()}
+        for name in table.column_names:
+            if name != item:
+                parts[name] = _values_of(table[name], name, kinds.get(name))
+        objects = [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+        for each in objects:
+            if each.get("available", True) is None:
+                del each["available"]
+        try:
+            yield items_from_json(objects, kinds, first=n)
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from None
+        n += len(table)
+
+
+def _values_of(column: pa.ChunkedArray, name: str, kind: Kind | None) -> list[Any]:
+    """Convert a column of a file as far as its type is only another way to write the property's."""
+    values, of = combined(column), column.type
+    if kind == "text" and (pa.types.is_integer(of) or pa.types.is_boolean(of)):
+        values = values.cast(pa.string())
+    elif kind == "texts" and (pa.types.is_string(of) or pa.types.is_large_string(of)):
+        values = pc.split_pattern(values, "|")
+    elif kind == "time" and pa.types.is_temporal(of):
+        micros = values.cast(pa.timestamp("us", getattr(of, "tz", None))).cast(pa.int64())
+        return [None if each is None else each / 1e6 for each in micros.to_pylist()]
+    elif (kind == "boolean" or name == "available") and pa.types.is_integer(of):
+        values = values.cast(pa.bool_())
+    return [None if isinstance(each, float) and math.isnan(each) else each for each in values.to_pylist()]
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────
+
+
+def store(engine: Engine, items: Sequence[Description]) -> ItemsReceipt:
+    """Describe items in one transaction: fields that are not given stay, and a new item is available."""
+    changes = [
+        ("available = excluded.available,", [item for item in items if "available" in item]),
+        ("", [item for item in items if "available" not in item]),
+    ]
+    words = _DIALECTS[engine.dialect.name]
     with writing(engine) as connection:
-        changed = {**values, "version": bump(connection, "items")}
-        new = insert(_items).values(**changed, properties="{}")
-        connection.execute(new.on_conflict_do_update(index_elements=["item_id"], set_=changed))
-    return Item.model_validate(values)
+        values = {"changed": now(), "version": bump(connection, "items")}
+        for available, chosen in changes:
+            statement = text(_STORE.format(available=available, **words))
+            for start in range(0, len(chosen), _ROWS_AT_ONCE):
+                rows = [_row(item) for item in chosen[start : start + _ROWS_AT_ONCE]]
+                connection.execute(statement, {**values, "rows": canonical(rows)})
+    return ItemsReceipt(stored=len(items))
+
+
+def _row(item: Description) -> tuple[str, bool, Description]:
+    properties = {name: value for name, value in item.items() if name not in ("item_id", "available")}
+    return item["item_id"], item.get("available", True), properties
+
+
+def set_available(engine: Engine, item_id: str, is_available: bool) -> None:
+    """Withdraw an item, or make it available again."""
+    store(engine, [{"item_id": item_id, "available": is_available}])
 
 
 def listed(engine: Engine, available: bool | None = None, after: str = "", limit: int = 100) -> list[Item]:
-    """Items whose availability was ever set, in the order of their ids."""
+    """Items of the catalogue in the order of their ids."""
     page = select(_items).where(_items.c.item_id > after).order_by(_items.c.item_id).limit(limit)
     if available is not None:
         page = page.where(_items.c.available.is_(available))
     with reading(engine) as connection:
-        return [Item.model_validate(row, from_attributes=True) for row in connection.execute(page)]
+        return [_item(row) for row in connection.execute(page)]
+
+
+def item(engine: Engine, item_id: str) -> Item:
+    """Return an item; raise an `UnknownIdError` if the catalogue does not have it."""
+    with reading(engine) as connection:
+        row = connection.execute(select(_items).where(_items.c.item_id == item_id)).one_or_none()
+    if row is None:
+        raise UnknownIdError(f"the catalogue has no item {item_id!r}; `PUT /v1/items` or `fairstream items` adds it")
+    return _item(row)
+
+
+def _item(row: Any) -> Item:
+    properties = {name: value for name, value in json.loads(row.properties).items() if value is not None}
+    return Item(**properties, item_id=row.item_id, available=row.available, changed=row.changed)
+
+
+class CatalogueReader:
+    """The catalogue in memory, which follows the table: a change is read once, and never by its time."""
+
+    def __init__(self, engine: Engine, kinds: Mapping[str, Kind]) -> None:
+        self.catalogue = Catalogue.of(kinds)
+        self._engine, self._lock = engine, Lock()
+        self._last = (0, "")  # version and id of the last row that was read
+
+    def catch_up(self) -> Catalogue:
+        """Read what has changed; any thread may call it, and what was committed before is in the result."""
+        place = tuple_(_items.c.version, _items.c.item_id)
+        with self._lock:
+            while True:
+                page = select(_items).where(place > self._last).order_by(_items.c.version, _items.c.item_id)
+                with reading(self._engine) as connection:
+                    rows = connection.execute(page.limit(_ROWS_AT_ONCE)).all()
+                if rows:
+                    properties = json.loads(f"[{','.join(row.properties for row in rows)}]")
+                    self.catalogue = self.catalogue.updated(
+                        [row.item_id for row in rows], [row.available for row in rows], properties
+                    )
+                    self._last = (rows[-1].version, rows[-1].item_id)
+                if len(rows) < _ROWS_AT_ONCE:
+                    return self.catalogue

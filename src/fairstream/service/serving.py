@@ -10,9 +10,8 @@ import logging
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from json.encoder import encode_basestring_ascii as quoted
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -22,6 +21,7 @@ import pyarrow as pa
 import torch
 
 from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
+from fairstream.data.catalogue import Catalogue
 from fairstream.errors import FairstreamError, ModelError
 from fairstream.evaluation import best_items
 from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
@@ -266,15 +266,13 @@ class ServingModel:
     def users(self) -> Iterable[str]:
         return {*self._state.user_ids.ids.to_pylist(), *list(self._recent)} - self._forgotten
 
-    def set_available(self, items: Mapping[str, bool]) -> None:
-        """Withdraw items from every list, or restore them."""
+    def set_catalogue(self, catalogue: Catalogue) -> None:
+        """Use another catalogue: withdrawn items leave every list at once."""
+        gone = catalogue.item_ids.ids.filter(pa.array(~catalogue.available[:-1]))
+        rows = self._state.item_ids.lookup(gone) if len(gone) else np.empty(0, np.int64)
         with self._lock:
-            before, withdrawn = self._withdrawn, set(self._withdrawn)
-            for item, is_available in items.items():
-                (withdrawn.discard if is_available else withdrawn.add)(self._state.item_ids.row_of(item))
-            withdrawn.discard(-1)
-            self._withdrawn = frozenset(withdrawn)
-            self._n_changes += 1
+            before, self._withdrawn = self._withdrawn, frozenset(rows[rows >= 0].tolist())
+            self._n_changes += before != self._withdrawn
             if before - self._withdrawn:  # lists were made without them
                 self._lists.clear()
 
@@ -488,7 +486,7 @@ class Serving:
     >>> serving.use(ServingModel(popularity_of(events), None), "popularity")
     >>> serving.current.recommend("ann", k=2).items
     ['jam']
-    >>> serving.set_available({"jam": False})
+    >>> serving.set_catalogue(Catalogue.of({}).updated(["jam"], [False], [{}]))
     >>> serving.current.json("carl", k=2)
     b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":null}]}'
     """
@@ -497,7 +495,7 @@ class Serving:
         self._current: ServingModel | None = None
         self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
-        self._withdrawn: frozenset[str] = frozenset()
+        self._catalogue = Catalogue.of({})
         self._lock = Lock()
         self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
         self.stale_reason: str | None = None  # a sentence, where the database cannot be read
@@ -516,18 +514,13 @@ class Serving:
             for model in self._models():
                 model.add(events)
 
-    def set_available(self, items: Mapping[str, bool]) -> None:
-        """Withdraw items from every list at once, or restore them."""
+    def set_catalogue(self, catalogue: Catalogue) -> None:
+        """Use another catalogue: withdrawn items leave every list at once."""
         with self._lock:
-            withdrawn = {item for item, is_available in items.items() if not is_available}
-            self._withdrawn = (self._withdrawn - items.keys()) | withdrawn
+            self._catalogue = catalogue
             models = self._models()
         for model in models:
-            model.set_available(items)
-
-    def set_withdrawn(self, items: Iterable[str]) -> None:
-        wanted = frozenset(items)
-        self.set_available(dict(zip(self._withdrawn - wanted, repeat(True))) | dict.fromkeys(wanted, False))
+            model.set_catalogue(catalogue)
 
     def forget(self, user_ids: Iterable[str]) -> None:
         user_ids = list(user_ids)
@@ -537,7 +530,7 @@ class Serving:
     def prepare(self, model: ServingModel) -> None:
         """Keep a model up to date that is about to be used."""
         with self._lock:
-            model.set_available(dict.fromkeys(self._withdrawn, False))
+            model.set_catalogue(self._catalogue)
             self._next = model
 
     def discard_prepared(self) -> None:

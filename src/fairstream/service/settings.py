@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.configuration import Configuration
+from fairstream.data.filters import KEYWORDS, Kind
 from fairstream.errors import ConfigurationError
 from fairstream.files import replace_file
 
@@ -31,10 +32,20 @@ LEARNING_OPTIONS = (
     "temperature threads update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
-_PARTS = ("events", "gate", "privacy", "alerts", "limits", "retention", "impressions")
+_PARTS = ("events", "items", "gate", "privacy", "alerts", "limits", "retention", "impressions")
 """The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _KINDS = {"event": 1.0, "view": 1.0, "click": 1.0, "cart": 2.0, "like": 2.0, "purchase": 4.0, "dislike": -1.0}
+_PROPERTIES: dict[str, Kind] = {
+    "title": "text",
+    "text": "text",
+    "category": "text",
+    "categories": "texts",
+    "price": "number",
+    "stock": "number",
+    "brand": "text",
+}
+_RESERVED = KEYWORDS | {"item_id", "available", "changed"}
 _KIND = re.compile(r"[\w.\- ]{1,64}")
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
@@ -98,6 +109,25 @@ learned as a choice; the item leaves the person's lists."""
         if unlearned := [kind for kind in self.judge_by if self.kinds[kind] <= 0]:
             raise ValueError(f"judge_by must name kinds with a weight above 0, and that of {unlearned[0]!r} is not")
         return self
+
+
+class ItemProperties(Configuration):
+    """What describes items."""
+
+    properties: dict[str, Kind] = Field(_PROPERTIES)
+    """The type of each property: text, texts (several), number, boolean or time. Lists can be filtered by them, and \
+models that read features of items learn from them."""
+
+    @field_validator("properties")
+    @classmethod
+    def _check_names(cls, properties: dict[str, Kind]) -> dict[str, Kind]:
+        for name in properties:
+            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) is None or name in _RESERVED:
+                raise ValueError(
+                    f"a property is 1 to 64 letters, digits or _, and none of {', '.join(sorted(_RESERVED))}, "
+                    f"got {name!r}"
+                )
+        return properties
 
 
 class Gate(Configuration):
@@ -205,6 +235,7 @@ weights need it, a target does not."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
     """What the table `[learning]` says; `read` checks the names, `learning` the values."""
     events: EventKinds = EventKinds()
+    items: ItemProperties = ItemProperties()
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
     alerts: Alerts = Alerts()

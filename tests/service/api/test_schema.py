@@ -48,7 +48,8 @@ LEFT_ALONE = {
 def operations() -> list[tuple[str, str]]:
     return [
         ("post", "/v1/events"),
-        ("put", "/v1/items/{item_id}"),
+        ("put", "/v1/items"),
+        ("get", "/v1/items/{item_id}"),
         ("get", "/v1/items"),
         ("get", "/v1/users/{user_id}/recommendations"),
         ("post", "/v1/recommendations"),

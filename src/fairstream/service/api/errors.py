@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from fairstream.data.filters import FilterError
 from fairstream.errors import DataError, FairstreamError, WorkspaceError
 from fairstream.service.database import DatabaseUnavailableError
 from fairstream.service.records import UnknownIdError
@@ -53,6 +54,7 @@ CODES = {
 """Every code, which never changes its meaning."""
 _RETRY_SECONDS = 5
 _CODE_OF: dict[type[Exception], str] = {
+    FilterError: "invalid_filter",
     DataError: "invalid",
     NotReadyError: "not_ready",
     UnknownIdError: "unknown_id",

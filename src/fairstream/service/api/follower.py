@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from threading import Lock
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, literal_column, select
@@ -14,6 +15,7 @@ from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import reachable
 from fairstream.service.event_store import EventStore
+from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
 from fairstream.service.serving import MAX_EVENTS, Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
@@ -59,6 +61,8 @@ class Follower:
         self._retry_at = 0.0
         self._last_seq = 0  # the last event that the serving model has
         self._items = self._forgotten = -1
+        self._catalogue = CatalogueReader(workspace.engine, workspace.config.items.properties)
+        self._applying = Lock()
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
 
@@ -116,14 +120,15 @@ class Follower:
         in_service = None if row[0] is None else _InService(*row[:5])
         return _Snapshot(in_service, *row[5:])
 
+    def follow_items(self) -> None:
+        """Apply all changes of items that are committed; any thread may call it."""
+        with self._applying:  # a later catalogue must not be replaced by an earlier one
+            self._serving.set_catalogue(self._catalogue.catch_up())
+
     def _follow_items(self, snapshot: _Snapshot) -> None:
-        if self._items == snapshot.items:
-            return
-        items = schema.items.c
-        with self._workspace.engine.connect() as connection:
-            withdrawn = list(connection.scalars(select(items.item_id).where(items.available.is_(False))))
-        self._serving.set_withdrawn(withdrawn)
-        self._items = snapshot.items
+        if self._items != snapshot.items:
+            self.follow_items()
+            self._items = snapshot.items
 
     def _must_load(self, snapshot: _Snapshot) -> bool:
         status = self._serving.status()

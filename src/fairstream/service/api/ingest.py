@@ -1,19 +1,16 @@
-"""POST /v1/events, PUT /v1/users, PUT and GET /v1/items."""
+"""POST /v1/events and PUT /v1/users."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated
 
 import pyarrow as pa
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Request
 
-from fairstream.service import items
-from fairstream.service.api.auth import Ingester, Reader, UserWriter
+from fairstream.service.api.auth import Ingester, UserWriter
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Cursor, Limit, Page, Text
+from fairstream.service.api.schemas import EVENTS_BODY, JSON, JSON_LINES, USERS_BODY
 from fairstream.service.api.service import RunningService
 from fairstream.service.event_store import EventsReceipt
 from fairstream.service.incoming import (
@@ -29,16 +26,8 @@ from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
 _QUICK_BYTES = 1 << 14  # larger bodies are parsed in a thread, where they delay no other request
-_BODY = ("body_too_large", "wrong_type", "invalid", "overloaded", "disk_full")
+BODY = ("body_too_large", "wrong_type", "invalid", "overloaded", "disk_full")
 router = APIRouter(tags=["ingest"])
-
-
-class Availability(BaseModel):
-    """Whether an item may be recommended."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    available: bool
 
 
 def _from_json(body: bytes, limits: Limits, kinds: EventKinds) -> pa.Table:
@@ -59,11 +48,11 @@ _PARSERS: dict[str, Callable[[bytes, Limits, EventKinds], pa.Table]] = {
     "/v1/events",
     operation_id="ingest_events",
     openapi_extra=EVENTS_BODY,
-    responses=problems(*_BODY, "too_many_open_events"),
+    responses=problems(*BODY, "too_many_open_events"),
 )
 async def ingest_events(request: Request, service: RunningService, _: Ingester) -> EventsReceipt:
     """Store events, all of them or none; the answer comes when they are on disk."""
-    parse = _PARSERS[_content_type(request)]
+    parse = _PARSERS[content_type(request)]
     body, kinds = await request.body(), service.workspace.config.events
     if len(body) <= _QUICK_BYTES:
         batch = parse(body, service.limits, kinds)
@@ -75,10 +64,10 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
     return receipt
 
 
-@router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(*_BODY))
+@router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(*BODY))
 async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
     """Set the group of users."""
-    is_list = _content_type(request) == JSON
+    is_list = content_type(request) == JSON
     body = await request.body()
     return await asyncio.to_thread(_put_users, service.workspace, body, is_list=is_list)
 
@@ -90,34 +79,11 @@ def _put_users(workspace: Workspace, body: bytes, *, is_list: bool) -> UsersRece
         return people.put(users)
 
 
-def _content_type(request: Request) -> str:
+def content_type(request: Request) -> str:
+    """Return the type of a body: JSON or JSON Lines, not compressed."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _PARSERS:
         raise ApiError("wrong_type", f"The Content-Type must be {' or '.join(_PARSERS)}.")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
         raise ApiError("wrong_type", "The body must not be compressed; send it without Content-Encoding.")
     return kind
-
-
-@router.put(
-    "/v1/items/{item_id:path}", operation_id="put_item", responses=problems("invalid", "body_too_large", "disk_full")
-)
-async def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
-    """Withdraw an item from every list, or restore it."""
-    item = await asyncio.to_thread(items.set_available, service.workspace.engine, item_id, availability.available)
-    service.serving.set_available({item_id: item.available})
-    return item
-
-
-@router.get("/v1/items", operation_id="list_items", responses=problems("invalid"))
-def list_items(
-    service: RunningService,
-    _: Reader,
-    available: Annotated[bool | None, Query(description="Only those that are, or are not, available.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
-) -> Page[items.Item]:
-    """List items whose availability was ever set; all others are available."""
-    return Page[items.Item].of(
-        items.listed(service.workspace.engine, available, cursor or "", limit + 1), limit, "item_id"
-    )

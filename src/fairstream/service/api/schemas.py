@@ -81,3 +81,17 @@ _EVENT = _object(("kind", "event_id"), user_id=_ID, item_id=_ID, time=_TIME, kin
 _EVENTS = {"type": "array", "items": _EVENT}
 EVENTS_BODY = _body({"anyOf": [_EVENTS, _EVENT, _object(events=_EVENTS)]}, "event")
 USERS_BODY = _body({"type": "array", "items": _object(user_id=_ID, group=_ID)}, "user")
+_ITEM = {
+    "type": "object",
+    "required": ["item_id"],
+    "properties": {
+        "item_id": _ID,
+        "available": {
+            "type": "boolean",
+            "description": "false withdraws the item from every list; a new item is available.",
+        },
+    },
+    "additionalProperties": {"description": "A property that `[items]` of fairstream.toml declares; null removes it."},
+    "examples": [{"item_id": "boot-42", "category": "shoes", "price": 79.9, "stock": 3}],
+}
+ITEMS_BODY = _body({"type": "array", "items": _ITEM}, "item")

@@ -1,0 +1,57 @@
+"""PUT and GET /v1/items: the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from fairstream.service import items
+from fairstream.service.api.auth import Ingester, Reader
+from fairstream.service.api.errors import problems
+from fairstream.service.api.ingest import BODY, content_type
+from fairstream.service.api.schemas import ITEMS_BODY, JSON, Cursor, Limit, Page, Text
+from fairstream.service.api.service import RunningService, Service
+from fairstream.service.incoming import Rows, parse_json, parse_json_lines
+
+router = APIRouter(tags=["items"])
+
+
+@router.put("/v1/items", operation_id="put_items", openapi_extra=ITEMS_BODY, responses=problems(*BODY))
+async def put_items(request: Request, service: RunningService, _: Ingester) -> items.ItemsReceipt:
+    """Add, describe, withdraw and restore items, all of them or none.
+
+    Fields that are not given stay as they are, and null removes a property. Lists of this process reflect the change
+    when the answer comes; those of other processes do within a second.
+    """
+    is_list = content_type(request) == JSON
+    return await asyncio.to_thread(_put_items, service, await request.body(), is_list=is_list)
+
+
+def _put_items(service: Service, body: bytes, *, is_list: bool) -> items.ItemsReceipt:
+    objects = parse_json(body, "the body") if is_list else parse_json_lines(body, Rows("item"))
+    workspace = service.workspace
+    receipt = items.store(workspace.engine, items.items_from_json(objects, workspace.config.items.properties))
+    service.follower.follow_items()
+    return receipt
+
+
+@router.get("/v1/items", operation_id="list_items", responses=problems("invalid"))
+def list_items(
+    service: RunningService,
+    _: Reader,
+    available: Annotated[bool | None, Query(description="Only those that are, or are not, available.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Page[items.Item]:
+    """List the catalogue by item id; an item that it does not have is available and has no properties."""
+    return Page[items.Item].of(
+        items.listed(service.workspace.engine, available, cursor or "", limit + 1), limit, "item_id"
+    )
+
+
+@router.get("/v1/items/{item_id:path}", operation_id="get_item", responses=problems("invalid", "unknown_id"))
+def get_item(service: RunningService, _: Reader, item_id: Text) -> items.Item:
+    """Show an item with its properties."""
+    return items.item(service.workspace.engine, item_id)
