@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
+from streams import PERSON, named_stream, take_in
 from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import WorkspaceError
-from fairstream.service.audit import Entry, entries, record, verify
+from fairstream.service import schema
+from fairstream.service.audit import Entry, differences, entries, record, verify
 from fairstream.service.database import writing
+from fairstream.service.forgetting import forget
 from fairstream.service.keys import make_key
+from fairstream.service.registry import models
 from fairstream.service.schema import audit
+from fairstream.service.updater import update as update_models
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
+PERIODS, _ = named_stream()
 
 
 def unguard(connection: Connection) -> None:
@@ -108,3 +115,69 @@ def test_a_record_written_anew_without_the_secret_is_found(new_workspace: Maker)
         connection.execute(insert(audit), forged)
     with pytest.raises(WorkspaceError, match="entry 1 does not follow"):
         verify(workspace.engine)
+
+
+def test_a_workspace_that_was_used_as_meant_agrees_with_its_record(learned: Workspace) -> None:
+    assert list(differences(learned)) == []
+    forget(learned, [PERSON], by="test")
+    assert list(differences(learned)) == []
+    take_in(learned, PERIODS[2])
+    update_models(learned)
+    forget(learned, ["u1", "nobody"], by="test")
+    assert list(differences(learned)) == []
+    said = CliRunner().invoke(app, ["audit", str(learned.folder)])
+    assert said.exit_code == 0, said.output
+
+
+def swap_files(workspace: Workspace) -> None:
+    """The model in service answers with the files of another one."""
+    newest, oldest = models(workspace.engine)
+    with workspace.models.new("other") as folder:
+        for file in workspace.models.path(oldest.folder).iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+    if workspace.engine.dialect.name == "sqlite":
+        shutil.rmtree(workspace.folder / "models" / newest.folder)
+        (workspace.folder / "models" / "other").rename(workspace.folder / "models" / newest.folder)
+        return
+    rows = schema.model_files
+    with writing(workspace.engine) as connection:
+        connection.execute(delete(rows).where(rows.c.folder == newest.folder))
+        connection.execute(update(rows).where(rows.c.folder == "other").values(folder=newest.folder))
+
+
+def point_elsewhere(workspace: Workspace) -> None:
+    newest, oldest = models(workspace.engine)
+    rows = schema.models
+    with writing(workspace.engine) as connection:
+        connection.execute(update(rows).where(rows.c.id == newest.id).values(folder=oldest.folder))
+
+
+def remember(workspace: Workspace) -> None:
+    with writing(workspace.engine) as connection:
+        connection.execute(delete(schema.forgotten))
+
+
+def delete_events(workspace: Workspace) -> None:
+    with writing(workspace.engine) as connection:
+        connection.execute(delete(schema.events).where(schema.events.c.seq % 7 == 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (swap_files, "files of model"),
+        (point_elsewhere, "files of model"),
+        (remember, "1 people whom the record has as forgotten"),
+        (delete_events, "events of closed periods"),
+    ],
+)
+def test_what_was_changed_beside_the_record_is_found(
+    learned: Workspace, change: Callable[[Workspace], None], finding: str
+) -> None:
+    forget(learned, ["u1"], by="test")
+    change(learned)
+    [found] = differences(learned)
+    assert finding in found
+    said = CliRunner().invoke(app, ["audit", str(learned.folder)])
+    assert isinstance(said.exception, WorkspaceError)
+    assert finding in str(said.exception)

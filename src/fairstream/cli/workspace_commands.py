@@ -14,8 +14,9 @@ from fairstream.cli.options import CommandGroup, WorkspaceFolder
 from fairstream.cli.progress import reporting_compilation
 from fairstream.cli.workspaces import opened, who
 from fairstream.display import Table
+from fairstream.errors import WorkspaceError
 from fairstream.service import registry, updates
-from fairstream.service.audit import entries, verify
+from fairstream.service.audit import differences, entries, verify
 from fairstream.service.event_store import closed_periods
 from fairstream.service.gaps import gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.keys import list_keys, make_key, revoke_key
@@ -157,13 +158,14 @@ def audit(
     """Verify the audit record and print it, oldest entry first.
 
     Each entry holds the hash of the one before it, keyed with the workspace's secret. Note the last hash elsewhere:
-    --expect verifies later that the record up to it is unchanged. Exits with 2 if a database file is damaged or the
-    record was changed.
+    --expect verifies later that the record up to it is unchanged. Compares the files of the kept models, the forgotten
+    people and the number of events with the record. Exits with 2 if a database file is damaged or anything was changed.
     """
     rows = []
     with opened(folder) as workspace:
         workspace.check_files()
         n, last = verify(workspace.engine, expect), ""
+        findings = list(differences(workspace))
         for entry in entries(workspace.engine):
             last, body = entry.hash, json.loads(entry.body)
             when = datetime.fromtimestamp(entry.time / 1e6, UTC)
@@ -171,7 +173,9 @@ def audit(
                 rows.append({**vars(entry), "time": when.isoformat(), "body": body})
             output.print(f"{entry.seq:5}  {_when(when)} UTC  {entry.kind:10}  {_short(body)}")
     output.print(f"{n} entries, each unchanged and in its place; the last hash is {last}")
-    output.write({"n_entries": n, "last_hash": last, "entries": rows})
+    output.write({"n_entries": n, "last_hash": last, "findings": findings, "entries": rows})
+    if findings:
+        raise WorkspaceError("the workspace differs from its audit record: " + "; ".join(findings))
 
 
 def _short(body: dict[str, Any]) -> str:

@@ -7,15 +7,20 @@ Entries that are missing at the end are found by a hash that was noted elsewhere
 from __future__ import annotations
 
 import hmac
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, func, insert, select
 
 from fairstream.errors import WorkspaceError
 from fairstream.service.database import canonical, now, reading
-from fairstream.service.schema import audit
+from fairstream.service.schema import audit, events, forgotten, models, periods
+
+if TYPE_CHECKING:
+    from fairstream.service.workspace import Workspace
 
 _BEGINNING = "0" * 64
 _PART_SIZE = 1000
@@ -80,6 +85,36 @@ def verify(engine: Engine, expect: str | None = None) -> int:
     if not is_expected:
         raise WorkspaceError(f"the audit record was tampered with: none of its {n} entries has the hash {expect}")
     return n
+
+
+def differences(workspace: Workspace) -> Iterator[str]:
+    """Compare the files of models, forgotten people and events with the record; yield a sentence for each finding."""
+    files, gone, n = dict[str, str](), set[str](), Counter[str]()
+    for entry in entries(workspace.engine):
+        body = json.loads(entry.body)
+        if entry.kind == "update":
+            files[body["id"]] = body["files"]
+            n["closed"] += body["period"]["n_events"]
+        elif entry.kind == "forget":
+            gone.update(body["users"])
+        elif entry.kind == "forgotten":
+            files |= body["models"]
+        n[entry.kind] += body.get("n_events", 0)
+    with reading(workspace.engine) as connection:
+        rows = connection.execute(select(models.c.id, models.c.folder)).all()
+        missing = gone - set(connection.scalars(select(forgotten.c.digest)))
+        last_closed = select(func.coalesce(func.max(periods.c.last_seq), 0)).scalar_subquery()
+        n_events = connection.execute(select(func.count()).where(events.c.seq <= last_closed)).scalar_one()
+    for row in rows:
+        if any(each != files.get(row.id) for each in workspace.models.hashes(row.folder)):
+            yield f"the files of model {row.id} are not those that the record has"
+    if missing:
+        yield f"{len(missing)} people whom the record has as forgotten are missing in the table of the forgotten"
+    stored = n["closed"] - n["prune"]  # people who are forgotten take events with them that no update has closed yet
+    if not stored - n["forget"] <= n_events <= stored:
+        yield f"{n_events:,} events of closed periods are stored, and by the record there must be {stored:,}" + (
+            f" but for up to {n['forget']:,} of forgotten people" if n["forget"] else ""
+        )
 
 
 def _hash(entry: Entry, key: bytes) -> str:

@@ -24,6 +24,7 @@ from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import bump, canonical, driver_of, now, reading, writing
 from fairstream.service.event_store import one_writer
+from fairstream.service.model_store import folder_hash
 from fairstream.service.people import PeopleStore, digests, in_parts
 from fairstream.service.records import Model, Record, Time, UnknownIdError, from_microseconds
 from fairstream.service.registry import deciding, tidy
@@ -208,9 +209,9 @@ def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], 
 
 def _rewrite_models(
     workspace: Workspace, people: PeopleStore, user_ids: Collection[str]
-) -> tuple[list[str], list[str]]:
-    """Rewrite each model that knows one of them, and switch to all new ones at once."""
-    values, folders, damaged, old = None, dict[str, str](), list[str](), list[str]()
+) -> tuple[dict[str, str], list[str]]:
+    """Rewrite each model that knows one of them, and switch to all new ones at once; return the hashes of files."""
+    values, folders, hashes, damaged, old = None, dict[str, str](), dict[str, str](), list[str](), list[str]()
     for row, gone in _known_to_models(workspace, user_ids):
         if gone == []:
             continue
@@ -230,6 +231,7 @@ def _rewrite_models(
         folders[row.id] = f"{name}.{int(n or 0) + 1}"  # ID, ID.1, ID.2, …
         with workspace.models.new(folders[row.id]) as fresh:
             model.save(fresh, with_groups=False)
+            hashes[row.id] = folder_hash(fresh)
     if old:
         with deciding(workspace.engine) as (connection, current):
             for model_id, folder in folders.items():
@@ -238,7 +240,7 @@ def _rewrite_models(
                 # By the new time a process with the model in memory sees that it must read it again.
                 connection.execute(update(schema.service).values(since=now()))
         workspace.models.remove(old)
-    return list(folders), damaged
+    return hashes, damaged
 
 
 def _known_to_models(workspace: Workspace, user_ids: Collection[str]) -> Iterator[tuple[Model, list[str] | None]]:

@@ -7,8 +7,9 @@ can serve them, and `models/` is a cache.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +49,10 @@ class ModelStore:
 
     def names(self) -> set[str]:
         return {path.name for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+
+    def hashes(self, name: str) -> set[str]:
+        """Return the hash of the files of a model, wherever they are; none where there are none."""
+        return {folder_hash(folder)} if (folder := self._folder / name).is_dir() else set()
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove models and what killed processes have left."""
@@ -96,6 +101,12 @@ class DatabaseModelStore(ModelStore):
     def names(self) -> set[str]:
         return set(self._sizes())
 
+    def hashes(self, name: str) -> set[str]:
+        with reachable(self._engine), self._engine.connect() as connection:
+            stored = connection.scalars(select(model_files.c.name).where(model_files.c.folder == name).distinct())
+            parts = {file: self._parts(connection, name, file) for file in stored.all()}
+            return super().hashes(name) | ({_hash(parts)} if parts else set())
+
     def remove(self, names: Iterable[str]) -> None:
         """Remove models from the database and this machine; other machines drop them when they load the next."""
         names = list(names)
@@ -123,13 +134,38 @@ class DatabaseModelStore(ModelStore):
         return sizes
 
     def _fetch(self, model: str, sizes: dict[str, int], folder: Path) -> None:
-        parts = select(model_files.c.content).where(model_files.c.folder == model).order_by(model_files.c.part)
-        with reachable(self._engine), self._engine.connect().execution_options(yield_per=1) as connection:
+        with reachable(self._engine), self._engine.connect() as connection:
             for name in sizes:
                 with (folder / name).open("wb") as file:
-                    file.writelines(connection.scalars(parts.where(model_files.c.name == name)))
+                    file.writelines(self._parts(connection, model, name))
         if _sizes_on_disk(folder) != sizes:
             raise CheckpointError(f"model {model} was removed while it was fetched")
+
+    def _parts(self, connection: Connection, model: str, name: str) -> Iterator[bytes]:
+        files = model_files.c
+        query = select(files.content).where(files.folder == model, files.name == name).order_by(files.part)
+        yield from connection.execution_options(yield_per=1).scalars(query)
+
+
+def folder_hash(folder: Path) -> str:
+    """Return a hash of the names and contents of the files in a folder."""
+    return _hash({file.name: _read_parts(file) for file in folder.iterdir()})
+
+
+def _hash(files: Mapping[str, Iterable[bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        content = hashlib.sha256()
+        for part in files[name]:
+            content.update(part)
+        digest.update(f"{name} {content.hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _read_parts(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        while block := content.read(_PART_BYTES):
+            yield block
 
 
 def _insert_file(connection: Connection, model: str, file: Path) -> None:

@@ -33,6 +33,7 @@ from fairstream.service.event_store import EventStore, closed_periods, events_of
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
+from fairstream.service.model_store import folder_hash
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported, reported_regret
 from fairstream.service.records import Period
 from fairstream.service.registry import deciding, in_service, model, models, put_into_service
@@ -159,9 +160,11 @@ class _Update:
     ) -> Outcome:
         """Write everything, the model first and then all else at once."""
         name = f"m{self.t:05d}-{secrets.token_hex(4)}"
+        files = None
         if trial is not None:
             with self.workspace.models.new(name) as folder:
                 trial.recommender.save(folder, with_groups=False)
+                files = folder_hash(folder)
         kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "rejected"
         about = self._about(trial)
         first_held_out = self.events.slice(self.n_learnable, 1)
@@ -203,7 +206,7 @@ class _Update:
             if kind == "promoted":
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
-            record(connection, "update", {**entry, "period": period})
+            record(connection, "update", {**entry, "files": files, "period": period})
             reason = decision.reason if self.candidates.has_groups else f"{decision.reason}; {_NO_GROUPS}"
             outcome = Outcome(kind, reason, self.t, name)
             self.conclude(connection, outcome)
