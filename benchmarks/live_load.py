@@ -46,7 +46,8 @@ from fairstream.service.schema import events
 from fairstream.service.settings import Gate, Limits, LiveConfig, Retention
 from fairstream.service.workspace import Workspace
 
-N_USERS, N_ITEMS, N_EVENTS = 6_000, 3_700, 250_000
+N_USERS, N_ITEMS, N_EVENTS = 30_000, 3_700, 600_000
+CACHED_SHARE = 2 / 3  # of the users whose lists fit into the cache: a third of the lists is computed
 ACTIVE_SHARE, EVENTS_PER_SECOND, BATCHES_PER_SECOND = 0.2, 1_000, 10
 CONNECTIONS, TURN_SECONDS = 16, 5.0
 DAY = 86_400.0

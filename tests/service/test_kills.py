@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 from streams import know, n_pending, periods_of, take_in, values_of
-from victims import N_FORGETTABLE, Victims
+from victims import N_FORGETTABLE, N_STOCKED, Victims
 
 import fairstream
 from fairstream.errors import CheckpointError
-from fairstream.service import schema
+from fairstream.service import items, schema
 from fairstream.service.audit import verify
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, models
@@ -27,7 +27,7 @@ from live_services import wait_until
 
 pytestmark = pytest.mark.slow
 N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "40"))
-LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0}
+LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0, "stock": 1.0}
 """The most seconds that each process lives; nothing is asserted of what it does in them."""
 Maker = Callable[..., Workspace]
 OPTIONS = {
@@ -65,7 +65,8 @@ def assert_whole(workspace: Workspace) -> None:
 
 def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Path) -> None:
     rng, acknowledged_file, forgotten_file = random.Random(0), tmp_path / "acknowledged", tmp_path / "forgotten"
-    victims = Victims(workspace, acknowledged_file, forgotten_file)
+    stocked_file = tmp_path / "stocked"
+    victims = Victims(workspace, acknowledged_file, forgotten_file, stocked_file)
     try:
         due = {name: time.monotonic() + rng.random() * life for name, life in LIVES.items()}
         for _ in range(N_KILLS):
@@ -89,6 +90,11 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
         rows = connection.execute(select(schema.events.c.event_id, schema.events.c.user_id)).all()
         n_periods = connection.execute(select(func.count()).select_from(schema.periods)).scalar_one()
         n_models = connection.execute(select(func.count()).select_from(schema.models)).scalar_one()
+    stocked = [item.model_dump() for item in items.listed(workspace.engine, limit=N_STOCKED + 1)]
+    [(stock, is_available)] = {(item["stock"], item["available"]) for item in stocked}  # every feed whole or not at all
+    assert len(stocked) == N_STOCKED
+    assert is_available == (stock % 4 == 0)
+    assert stock >= max(map(int, stocked_file.read_bytes().split()))
     assert forgotten <= to_be_forgotten <= {f"u{n}" for n in range(N_FORGETTABLE)}
     there = {row.event_id for row in rows}
     assert len(there) == len(rows)
@@ -104,4 +110,4 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
         known = fairstream.load(workspace.models.path(name), device="cpu").state.user_ids
         assert (known.lookup(sorted(forgotten)) < 0).all()
     print(f"{N_KILLS} kills, {len(acknowledged)} events acknowledged, {len(there)} there, {n_periods} periods,")
-    print(f"{len(forgotten)} people forgotten, {len(to_be_forgotten)} asked for")
+    print(f"{len(forgotten)} people forgotten, {len(to_be_forgotten)} asked for, stock {stock} of {N_STOCKED} items")

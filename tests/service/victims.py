@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from streams import batch_of
 
 from fairstream.errors import FairstreamError
-from fairstream.service import updates
+from fairstream.service import items, updates
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import forget
 from fairstream.service.registry import models, promote, rollback
@@ -31,6 +31,8 @@ _processes.set_forkserver_preload(
 
 N_FORGETTABLE = 100
 """Of the thousand users that events come of, those who may be forgotten."""
+N_STOCKED = 300
+"""Items whose stock every feed sets, all to one number."""
 _PAUSE_SECONDS = 0.3
 """For which a process that has changed models leaves the lock to the others."""
 
@@ -106,13 +108,28 @@ def forget_people(folder: Path, notes: Path, seed: int) -> None:
             lines.write(f"! {user_id}\n".encode())
 
 
+def feed_stock(folder: Path, notes: Path) -> None:
+    """Set the stock of all items to the next number, forever; note the number once it is acknowledged."""
+    with Workspace.open(folder) as workspace, notes.open("a+b", buffering=0) as lines:
+        n = max([0, *map(int, notes.read_bytes().split(b"\n")[:-1])])
+        while True:
+            n += 2  # the number after the last noted one may have been stored by the process before
+            feed = [{"item_id": f"i{each}", "stock": n, "available": n % 4 == 0} for each in range(N_STOCKED)]
+            try:
+                items.store(workspace.engine, feed)
+            except FairstreamError:  # another one writes for long: nothing is acknowledged
+                continue
+            lines.write(f"{n}\n".encode())
+            time.sleep(0.02)
+
+
 class Victims:
     """The processes of a workspace, each of which can be killed and started again."""
 
-    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path) -> None:
+    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path, stocked: Path) -> None:
         self._workspace, self._acknowledged, self._forgotten, self._n = workspace, acknowledged, forgotten, 0
-        self._running: dict[str, Any] = {}
-        for name in ("ingest", "learn", "decide", "forget"):
+        self._stocked, self._running = stocked, dict[str, Any]()
+        for name in ("ingest", "learn", "decide", "forget", "stock"):
             self._start(name)
 
     def _start(self, name: str) -> None:
@@ -123,6 +140,7 @@ class Victims:
             "learn": (learn, (folder,)),
             "decide": (decide, (folder, self._n)),
             "forget": (forget_people, (folder, self._forgotten, self._n)),
+            "stock": (feed_stock, (folder, self._stocked)),
         }
         target, args = task[name]
         self._running[name] = _processes.Process(target=target, args=args, daemon=True)
