@@ -81,7 +81,7 @@ class Gun:
     def _post(
         self, kind: str, body: bytes, content_type: str = JSON, expected: Expected = "refused", **more: Any
     ) -> Shot:
-        sent = http("POST", "/v1/events", {**self._keys.ingest, "Content-Type": content_type}, body)
+        sent = http("POST", "/v1/events", {**self._keys.admin, "Content-Type": content_type}, body)
         return Shot(kind, sent, expected, **more)
 
     def _good_events(self) -> Shot:
@@ -93,7 +93,7 @@ class Gun:
             body = b"\n".join(map(text, events))
             return self._post("good events", body, LINES, expected="stored", events=events)
         body = b"".join(b"%x\r\n%s\r\n" % (1, bytes([byte])) for byte in text(events)) + b"0\r\n\r\n"
-        headers = {**self._keys.ingest, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
+        headers = {**self._keys.admin, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
         return Shot("good events", http("POST", "/v1/events", headers, body), "stored", events)
 
     def _good_question(self) -> Shot:
@@ -211,7 +211,7 @@ class Gun:
     def _bad_headers(self) -> Shot:
         rng = self._rng
         body = text([event(rng, self._n)])
-        headers = {**self._keys.ingest, "Content-Type": JSON}
+        headers = {**self._keys.admin, "Content-Type": JSON}
         headers |= rng.choice(
             [
                 {"Content-Type": ""}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json2"},
@@ -275,7 +275,7 @@ class Gun:
 
     def _bad_http(self) -> Shot:
         rng = self._rng
-        good = http("POST", "/v1/events", {**self._keys.ingest, "Content-Type": JSON}, text([bad_event(rng, self._n)]))
+        good = http("POST", "/v1/events", {**self._keys.admin, "Content-Type": JSON}, text([bad_event(rng, self._n)]))
         key = self._keys.read["Authorization"]
         content = rng.choice(
             [
@@ -300,8 +300,8 @@ class Gun:
     def _bad_body(self) -> Shot:
         rng = self._rng
         body = text([event(rng, self._n)])
-        chunked = {**self._keys.ingest, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
-        plain = {**self._keys.ingest, "Content-Type": JSON}
+        chunked = {**self._keys.admin, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
+        plain = {**self._keys.admin, "Content-Type": JSON}
         large = b"1000\r\n%s\r\n" % (b" " * 4096) * (self._max // 4096 + 1) + b"0\r\n\r\n"
         big = b"[" + b" " * self._max + b"]"
         content = rng.choice(

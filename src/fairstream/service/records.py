@@ -30,7 +30,7 @@ Time = Annotated[datetime, BeforeValidator(from_microseconds)]
 class Record(BaseModel):
     """A row of a table; columns that the record does not have are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
 class Period(Record):

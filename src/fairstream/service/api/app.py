@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from fairstream._version import __version__
-from fairstream.service.api import health, ingest, items, manage, recommendations
+from fairstream.service.api import health, ingest, items, manage, openapi, recommendations
 from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import answer
 from fairstream.service.api.limits import BodyLimits
@@ -44,9 +44,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
         title="fairstream",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page loads scripts from elsewhere
-        redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,  # `openapi` serves it, and a page without scripts
         redirect_slashes=False,  # to wherever the Host header says, with whatever was sent
         exception_handlers={RequestValidationError: answer, HTTPException: answer},
         middleware=[
@@ -58,5 +56,5 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
     app.state.service = service
     for part in (recommendations, ingest, items, manage, health):
         app.include_router(part.router)
-    app.router.routes.extend(Dashboard(workspace, service).routes())
+    app.router.routes.extend([*openapi.routes(app), *Dashboard(workspace, service).routes()])
     return app

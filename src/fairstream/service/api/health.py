@@ -8,7 +8,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from pydantic import BaseModel
+from pydantic import Field
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,6 +16,7 @@ from fairstream.errors import FairstreamError
 from fairstream.service import registry, schema
 from fairstream.service.api.auth import Reader
 from fairstream.service.api.errors import problems
+from fairstream.service.api.schemas import Reply
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.database import now
 from fairstream.service.event_store import closed_periods
@@ -27,16 +28,18 @@ router = APIRouter(tags=["health"])
 PUBLIC = frozenset(("/healthz", "/readyz", "/v1/openapi.json"))  # paths that need no key
 
 
-class Liveness(BaseModel):
+class Liveness(Reply):
     """The process is alive."""
 
-    status: Literal["alive"] = "alive"
+    status: Literal["alive"] = Field("alive", examples=["alive"])
+    """Always "alive"."""
 
 
-class Readiness(BaseModel):
+class Readiness(Reply):
     """Whether the service can answer, with which model, and what is wrong."""
 
-    status: Literal["ready", "degraded", "unavailable"]  # degraded: it answers, but something is wrong
+    status: Literal["ready", "degraded", "unavailable"] = Field(examples=["ready"])
+    """Degraded: it answers, but something is wrong. Unavailable: it cannot make lists."""
     model: str | None
     problems: list[str]
 
@@ -68,7 +71,10 @@ async def readyz(service: RunningService, response: Response) -> Readiness:
     "/metrics",
     operation_id="metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": "fairstream_ready 1.0"}}},
+        **problems(),
+    },
 )
 def metrics(service: RunningService, _: Reader) -> Response:
     """Return metrics in Prometheus's format."""

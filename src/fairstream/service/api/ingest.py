@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 from fastapi import APIRouter, Request
+from pydantic import Field
 
 from fairstream.service.api.auth import Ingester, UserWriter
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import EVENTS_BODY, JSON, JSON_LINES, USERS_BODY
+from fairstream.service.api.schemas import JSON, JSON_LINES, Event, EventBatch, Reply, UserGroup, body_of
 from fairstream.service.api.service import RunningService
-from fairstream.service.event_store import EventsReceipt
 from fairstream.service.incoming import (
     Rows,
     batch_from_json,
@@ -44,13 +44,33 @@ _PARSERS: dict[str, Callable[[bytes, Limits, EventKinds], pa.Table]] = {
 }
 
 
+class EventsAnswer(Reply):
+    """The events are on disk."""
+
+    accepted: int = Field(examples=[3])
+    """All events of the request: those stored now or before, and those of people who were forgotten."""
+    stored: int | None = None
+    repeated: int | None = None
+    forgotten: int | None = None
+
+
+class UsersAnswer(Reply):
+    """The groups are on disk."""
+
+    accepted: int = Field(examples=[3])
+    """All users of the request, the forgotten ones included."""
+    stored: int | None = None
+    forgotten: int | None = None
+
+
 @router.post(
     "/v1/events",
     operation_id="ingest_events",
-    openapi_extra=EVENTS_BODY,
+    openapi_extra=body_of(Event, Event, EventBatch),
+    response_model_exclude_none=True,
     responses=problems(*BODY, "too_many_open_events"),
 )
-async def ingest_events(request: Request, service: RunningService, _: Ingester) -> EventsReceipt:
+async def ingest_events(request: Request, service: RunningService, key: Ingester) -> EventsAnswer:
     """Store events, all of them or none; the answer comes when they are on disk."""
     parse = _PARSERS[content_type(request)]
     body, kinds = await request.body(), service.workspace.config.events
@@ -61,15 +81,26 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
     receipt = await service.writer.store(batch)
     for outcome, n in vars(receipt).items():
         service.metrics.events.labels(outcome).inc(n)
-    return receipt
+    answer = EventsAnswer(accepted=sum(vars(receipt).values()))
+    if key.scope == "admin":  # whether an event exists, or somebody was forgotten, is for nobody else to know
+        answer.stored, answer.repeated, answer.forgotten = receipt.accepted, receipt.repeated, receipt.forgotten
+    return answer
 
 
-@router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(*BODY))
-async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
+@router.put(
+    "/v1/users",
+    operation_id="put_users",
+    response_model_exclude_none=True,
+    openapi_extra=body_of(UserGroup),
+    responses=problems(*BODY),
+)
+async def put_users(request: Request, service: RunningService, key: UserWriter) -> UsersAnswer:
     """Set the group of users."""
     is_list = content_type(request) == JSON
     body = await request.body()
-    return await asyncio.to_thread(_put_users, service.workspace, body, is_list=is_list)
+    receipt = await asyncio.to_thread(_put_users, service.workspace, body, is_list=is_list)
+    details = vars(receipt) if key.scope == "admin" else {}
+    return UsersAnswer(accepted=receipt.stored + receipt.forgotten, **details)
 
 
 def _put_users(workspace: Workspace, body: bytes, *, is_list: bool) -> UsersReceipt:

@@ -11,14 +11,14 @@ from fairstream.service import items
 from fairstream.service.api.auth import Ingester, Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.ingest import BODY, content_type
-from fairstream.service.api.schemas import ITEMS_BODY, JSON, Cursor, Limit, Page, Text
+from fairstream.service.api.schemas import JSON, Cursor, ItemChange, Limit, Page, Text, body_of
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.incoming import Rows, parse_json, parse_json_lines
 
 router = APIRouter(tags=["items"])
 
 
-@router.put("/v1/items", operation_id="put_items", openapi_extra=ITEMS_BODY, responses=problems(*BODY))
+@router.put("/v1/items", operation_id="put_items", openapi_extra=body_of(ItemChange), responses=problems(*BODY))
 async def put_items(request: Request, service: RunningService, _: Ingester) -> items.ItemsReceipt:
     """Add, describe, withdraw and restore items, all of them or none.
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import Field
 from sqlalchemy import Engine, select
 
 from fairstream.service import registry, schema, updates
 from fairstream.service.api.auth import Admin, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Cursor, Limit, Number, Page, UserId
+from fairstream.service.api.schemas import Cursor, Limit, Number, Page, Reply, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
 from fairstream.service.event_store import closed_periods
@@ -24,7 +24,7 @@ from fairstream.service.records import Model, Period, Time, Update
 router = APIRouter(tags=["manage"])
 
 
-class ModelRow(BaseModel):
+class ModelRow(Reply):
     """A model in a list; `GET /v1/models/ID` adds its checks and configuration."""
 
     id: str
@@ -34,16 +34,16 @@ class ModelRow(BaseModel):
     in_service: bool
     created: Time
     training_seconds: float
-    reason: str | None  # why it was promoted or rejected
+    reason: str | None
 
 
-class ModelInService(BaseModel):
+class ModelInService(Reply):
     """The model in service."""
 
     model: str
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(Reply):
     """A line of the audit record."""
 
     seq: int
@@ -54,11 +54,17 @@ class AuditEntry(BaseModel):
     hash: str
 
 
-class ForgetRequest(BaseModel):
+class ForgetRequest(Reply):
     """A request to forget a person."""
 
-    id: str  # of the request: `GET /v1/forgettings/ID` shows whether it is completed
-    n_events: int  # events that were removed; the attribute and models follow
+    id: str = Field(examples=["5b7c9d21e0f43a68"])
+    """Id of the request: `GET /v1/forgettings/ID` shows whether it is completed."""
+    n_events: int
+    """Events that were removed; the attribute and models follow."""
+
+
+class Forgetting(Request):
+    """A request to forget a person."""
 
 
 class FullModel(Model):
@@ -182,9 +188,9 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId, resp
 
 
 @router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems("unknown_id"))
-def show_forgetting(service: RunningService, _: Admin, id: str) -> Request:  # noqa: A002 (its name in the path)
+def show_forgetting(service: RunningService, _: Admin, id: str) -> Forgetting:  # noqa: A002 (its name in the path)
     """Show a request to forget a person, and when it was completed."""
-    return get_request(service.workspace.engine, id)
+    return Forgetting(**vars(get_request(service.workspace.engine, id)))
 
 
 @router.get(
@@ -192,7 +198,7 @@ def show_forgetting(service: RunningService, _: Admin, id: str) -> Request:  # n
     operation_id="export_user",
     response_class=Response,
     responses={
-        200: {"content": {"application/json": {"schema": {"type": "object"}}}},
+        200: {"content": {"application/json": {"schema": {"type": "object"}, "example": {"user_id": "ann"}}}},
         **problems("unknown_id", "invalid"),
     },
 )

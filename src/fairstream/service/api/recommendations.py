@@ -8,12 +8,12 @@ from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.types import Receive, Scope, Send
 
 from fairstream.service.api.auth import KEY, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Id, UserId
+from fairstream.service.api.schemas import Body, Count, Id, Reply, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.serving import Answer
@@ -25,39 +25,45 @@ _ERRORS = ("invalid", "not_ready", "model_failed")
 router = APIRouter(tags=["recommend"])
 
 
-class RecommendedItem(BaseModel):
-    """An item of a list, with its score by the model."""
+class RecommendedItem(Reply):
+    """An item of a list."""
 
     item_id: str
-    score: float | None  # None in a list by popularity
+    score: float | None
 
 
-class Recommendations(BaseModel):
+class Recommendations(Reply):
     """The best items, best first."""
 
-    user_id: str | None  # None: an anonymous session
-    model: str | None  # None: there is no model yet, and lists are by popularity
-    source: Literal["model", "popularity"]  # "popularity" if the model cannot score the user
+    user_id: str | None
+    """Id of the person; null for an anonymous session."""
+    model: str | None
+    source: Literal["model", "popularity"] = Field(examples=["model"])
+    """Popularity, if the model cannot score the person."""
     items: list[RecommendedItem]
+    """The list, best first."""
 
 
-class ManyRecommendations(BaseModel):
-    """A list for each user or session, in the order of the request, all of one model."""
+class ManyRecommendations(Reply):
+    """Several lists of one model."""
 
     model: str | None
     answers: list[Recommendations]
+    """A list for each user or session, in the order of the request."""
 
 
-class Question(BaseModel):
-    """Several lists: for users, or for anonymous sessions given by the items they have had, in order."""
+class Question(Body):
+    """Several lists: for users, or for anonymous sessions."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["ann", "bob"], "k": 5}]})
 
-    users: list[Id] | None = None
-    histories: list[list[Id]] | None = None
-    k: int | None = Field(None, ge=1, strict=True)
-    exclude: list[Id] = []  # items that must not be in the lists
-    only: list[Id] | None = None  # the only items that may be in the lists
+    users: list[Id] | None = Field(None, examples=[["ann", "bob"]])
+    """Users; at most `limits.max_users`."""
+    histories: list[list[Id]] | None = Field(None, examples=[[["alien", "blade-runner"]]])
+    """Instead of users: the items that each anonymous session has had, in order."""
+    k: Count | None = None
+    exclude: list[Id] = Field([])
+    only: list[Id] | None = None
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
@@ -94,8 +100,8 @@ async def recommend(
     _: Reader,
     user_id: UserId,
     k: Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")] = None,
-    exclude: Annotated[list[str], Query(description="Items to leave out; repeat it for several.")] = [],  # noqa: B006
-    only: Annotated[list[str] | None, Query(description="The only items allowed; repeat it for several.")] = None,
+    exclude: Annotated[list[str], Query()] = [],  # noqa: B006
+    only: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
     """Recommend the best items to a user, without those the user has had; unknown users get popular items."""
     k = _checked_k(service, k)

@@ -1,27 +1,54 @@
-"""Types that several routes share, and the schemas of bodies that are read column by column."""
+"""Types that several routes share, and models of bodies that are read column by column."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Path, Query
-from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from fairstream.service.incoming import MAX_LENGTH
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
+REF = "#/components/schemas/"
 T = TypeVar("T")
 
 
 def _digits(value: Any) -> Any:
-    return str(value) if type(value) is int and -(2**63) <= value < 2**63 else value
+    whole = _whole(value)
+    return str(whole) if type(whole) is int and -(2**63) <= whole < 2**63 else value
+
+
+def _whole(value: Any) -> Any:
+    """Take 3.0 for 3, as JSON Schema does."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Reply(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Body(BaseModel):
+    """A request's body, without unknown fields."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
 
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_LENGTH, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", strict=True)
 ]
-Id = Annotated[Text, BeforeValidator(_digits, json_schema_input_type=Text | int)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Id = Annotated[Text, BeforeValidator(_digits, json_schema_input_type=Text | Whole)]
 """A string, or a whole number, which stands for its digits."""
+OwnId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_LENGTH, pattern=r"^[^~\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"),
+]
+"""Ids that begin with ~ are the service's."""
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, strict=True)]
 UserId = Annotated[str, Path(min_length=1, max_length=MAX_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries on a page.")]
 
@@ -29,11 +56,11 @@ Cursor = Annotated[str | None, Query(description="`cursor` of the page before.",
 Number = Annotated[str | None, Query(description="`cursor` of the page before.", pattern="^[0-9]{1,9}$")]
 
 
-class Page(BaseModel, Generic[T]):
+class Page(Reply, Generic[T]):
     """A part of a long list."""
 
     data: list[T]
-    cursor: str | None  # for the next page; null on the last one
+    cursor: str | None
 
     @classmethod
     def of(cls, entries: list[T], limit: int, position: str) -> Page[T]:
@@ -42,56 +69,58 @@ class Page(BaseModel, Generic[T]):
         return cls(data=data, cursor=str(getattr(data[-1], position)) if len(entries) > limit else None)
 
 
-_TEXT = TypeAdapter(Text).json_schema()
-_WHOLE = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-_ID = {"anyOf": [_TEXT, _WHOLE]}
-_OWN_ID = {**_TEXT, "pattern": "^[^~\\u0000-\\u001f\\u007f-\\u009f][^\\u0000-\\u001f\\u007f-\\u009f]*$"}
-_TIME = {
-    "description": "Seconds since 1970, or ISO 8601 (UTC unless it says otherwise); at most "
-    "`limits.max_future_seconds` ahead of the clock.",
-    "anyOf": [
-        {"type": "number", "minimum": -2_208_988_800, "exclusiveMaximum": 253_402_300_800},
-        {"type": "string", "format": "date-time"},
-    ],
-}
-_EVENT_ID = {
-    "description": "An event sent again under the same id is stored once; without one the other fields identify it.",
-    "anyOf": [_OWN_ID, _WHOLE, {"type": "null"}],
-}
+class Event(Body):
+    """What somebody did with an item."""
+
+    user_id: Id
+    item_id: Id
+    time: Annotated[float, Field(ge=-2_208_988_800, lt=253_402_300_800)] | datetime
+    """Seconds since 1970, or ISO 8601 (UTC unless it says otherwise); at most `limits.max_future_seconds` ahead."""
+    kind: str | None = None
+    """One of the kinds in `[events]` of fairstream.toml; without one, its `default`."""
+    event_id: OwnId | Whole | None = Field(None, examples=["e1"])
+    """An event sent again under the same id is stored once; without one the other fields identify it."""
 
 
-def _object(optional: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+class EventBatch(Body):
+    """Several events, which are stored all or none."""
+
+    events: list[Event]
+    """The events."""
 
 
-def _body(json_schema: dict[str, Any], noun: str) -> dict[str, Any]:
+class UserGroup(Body):
+    """Somebody's group."""
+
+    user_id: Id
+    group: Id = Field(examples=["F"])
+    """The value of the attribute; one of `groups`, if fairstream.toml names them."""
+
+
+class ItemChange(BaseModel):
+    """An item, with the fields that change; further fields are the properties of `[items]` in fairstream.toml."""
+
+    model_config = ConfigDict(
+        use_attribute_docstrings=True,
+        extra="allow",
+        json_schema_extra={"examples": [{"item_id": "boot-42", "category": "shoes", "price": 79.9, "stock": 3}]},
+    )
+
+    item_id: Id
+    available: bool = True
+    """Without it a new item is available, and a known one stays as it is."""
+
+
+READ_BY_COLUMN = (EventBatch, ItemChange, UserGroup)
+"""Models of bodies that are not parsed with them, because reading columns is many times faster."""
+
+
+def body_of(model: type[BaseModel], *others: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a body: a list of these, JSON Lines of them, or one of the other forms."""
+    one = {"$ref": f"{REF}{model.__name__}"}
+    forms = [{"type": "array", "items": one}, *({"$ref": f"{REF}{other.__name__}"} for other in others)]
     content = {
-        JSON: {"schema": json_schema},
-        JSON_LINES: {"schema": {"type": "string", "description": f"One {noun} a line."}},
+        JSON: {"schema": {"anyOf": forms} if others else forms[0]},
+        JSON_LINES: {"schema": {"type": "string", "description": f"One {model.__name__} a line."}},
     }
     return {"requestBody": {"required": True, "content": content}}
-
-
-_KIND = {
-    "description": "One of the kinds in `[events]` of fairstream.toml; without one, its `default`.",
-    "anyOf": [{"type": "string", "examples": ["purchase"]}, {"type": "null"}],
-}
-_EVENT = _object(("kind", "event_id"), user_id=_ID, item_id=_ID, time=_TIME, kind=_KIND, event_id=_EVENT_ID)
-_EVENTS = {"type": "array", "items": _EVENT}
-EVENTS_BODY = _body({"anyOf": [_EVENTS, _EVENT, _object(events=_EVENTS)]}, "event")
-USERS_BODY = _body({"type": "array", "items": _object(user_id=_ID, group=_ID)}, "user")
-_ITEM = {
-    "type": "object",
-    "required": ["item_id"],
-    "properties": {
-        "item_id": _ID,
-        "available": {
-            "type": "boolean",
-            "description": "false withdraws the item from every list; a new item is available.",
-        },
-    },
-    "additionalProperties": {"description": "A property that `[items]` of fairstream.toml declares; null removes it."},
-    "examples": [{"item_id": "boot-42", "category": "shoes", "price": 79.9, "stock": 3}],
-}
-ITEMS_BODY = _body({"type": "array", "items": _ITEM}, "item")

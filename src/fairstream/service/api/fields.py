@@ -1,0 +1,71 @@
+"""What each field and parameter of the interface means, with an example: one word, one meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ABOUT: dict[str, tuple[str, Any]] = {
+    "about": ("Configuration, hash of the data, versions and sizes.", {"n_users": 48_210, "n_items": 3_702}),
+    "available": ("Whether the item may be recommended.", True),
+    "body": ("What was decided, as JSON.", {"model": "m00012", "by": "ann"}),
+    "changed": ("When the item was last changed.", "2026-11-16T09:30:00Z"),
+    "closed": ("When the update closed the period.", "2026-11-16T04:00:00Z"),
+    "completed": ("When it was done; null before.", "2026-11-16T09:31:12Z"),
+    "control": ("The level that the target chose in the period's update; null without a target.", None),
+    "created": ("When the candidate was made.", "2026-11-16T04:02:11Z"),
+    "cursor": ("The `cursor` of a page, to get the next one; null on the last page.", "12"),
+    "data": ("The entries of this page.", ...),
+    "decision": ("The gate's checks, each with its numbers.", {"promote": True, "reason": "all checks passed"}),
+    "exclude": ("Items that must not be in the list.", ["alien"]),
+    "evaluation": ("Quality of the model in service, before it learned the period.", None),
+    "finished": ("When it ended; null before.", "2026-11-16T04:03:40Z"),
+    "forgotten": ("Of people who were forgotten and have done nothing since: not stored. For admin keys alone.", 0),
+    "first_seq": ("Number of the period's first event.", 110_001),
+    "folder": ("Name of the model's files, which never change.", "m00012"),
+    "hash": ("Keyed hash of the entry and of the one before it.", "9f2b" * 16),
+    "id": ("Its name.", "m00012"),
+    "in_service": ("Whether this model answers now.", True),
+    "item_id": ("Id of the item.", "alien"),
+    "k": ("Number of items.", 20),
+    "kind": ("What happened, such as view or purchase.", "purchase"),
+    "last_seq": ("Number of the period's last event.", 120_000),
+    "limit": ("The most entries on a page.", 50),
+    "list_id": ("Names this list, for `POST /v1/impressions`.", "4f1c2a90-1b3"),
+    "model": ("Id of the model; null: there is none yet, and lists are by popularity.", "m00012"),
+    "model_id": ("Id of the model.", "m00012"),
+    "n_events": ("Number of events.", 9_999),
+    "n_late": ("Events dated before the last one of the period before.", 17),
+    "n_users": ("Number of people with an event.", 4_821),
+    "only": ("The only items that may be in the list.", ["alien", "heat"]),
+    "parent": ("The model that it was fine-tuned from; null for the first one.", "m00011"),
+    "previous": ("Hash of the entry before.", "03aa" * 16),
+    "problems": ("What is wrong, each in a sentence.", []),
+    "reason": ("Why it ended as it did, in a sentence.", "all checks passed"),
+    "repeated": ("Events that were stored before. For admin keys alone.", 0),
+    "requested": ("When it was requested.", "2026-11-16T04:00:00Z"),
+    "requested_by": ("The key or schedule that requested it.", "schedule"),
+    "score": ("The model's score; null in a list by popularity.", 3.25),
+    "seq": ("Number of the entry, from 1.", 12),
+    "split_seq": ("Number of the first event that the update held out.", 118_000),
+    "split_time": ("Time of that event, in microseconds since 1970.", 1_794_800_000_000_000),
+    "started": ("When it began; null before.", "2026-11-16T04:00:01Z"),
+    "stored": ("Stored now. For admin keys alone.", 3),
+    "t": ("Number of the period, from 0.", 12),
+    "time": ("When it happened.", "2026-11-16T09:30:00Z"),
+    "training_seconds": ("How long training took.", 71.5),
+    "update_id": ("Id of the update.", "u-5b7c9d21e0f43a68"),
+    "user_id": ("Id of the person.", "ann"),
+    # Of one schema alone.
+    "AuditEntry.kind": ("What was decided.", "promote"),
+    "FullModel.state": ("What the gate decided.", "promoted"),
+    "Forgetting.id": ("Id of the request.", "5b7c9d21e0f43a68"),
+    "ModelRow.state": ("What the gate decided.", "promoted"),
+    "Update.id": ("Id of the update.", "u-5b7c9d21e0f43a68"),
+    "Update.model": ("The candidate that it made; null if it made none.", "m00012"),
+    "Update.state": ("How far it is, or how it ended.", "promoted"),
+    "Update.t": ("The period that it closed; null if it closed none.", 12),
+}
+"""By name, or `Schema.name` where a name means something else in one schema; a docstring of the field goes first.
+
+The example `...` is put together from those of the parts.
+"""
