@@ -39,9 +39,9 @@ def with_items(events: pa.Table, items: pa.Array) -> pa.Table:
 
 
 def as_learned(events: pa.Table) -> pa.Table:
-    """Stored events with timestamps in place of microseconds."""
-    times = events["time"].cast(pa.timestamp("us"))
-    return pa.table({"user_id": events["user_id"], "item_id": events["item_id"], "time": times})
+    """Events with a kind, and timestamps in place of microseconds."""
+    times, kinds = events["time"].cast(pa.timestamp("us")), pa.array(["event"] * len(events))
+    return pa.table({"user_id": events["user_id"], "item_id": events["item_id"], "time": times, "kind": kinds})
 
 
 def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Workspace) -> None:
@@ -72,7 +72,7 @@ def test_a_model_is_judged_by_a_list_for_each_event(learned: Workspace) -> None:
     period = closed_periods(learned.engine)[-1]
     assert period.evaluation is not None
     recommender = fairstream.load(learned.models.path(served.model)).observe(as_learned(late))
-    expected = recommender.evaluate(PERIODS[2], task="event", n_resamples=0)["ndcg@20"].mean
+    expected = recommender.evaluate(as_learned(PERIODS[2]), task="event", n_resamples=0)["ndcg@20"].mean
     assert period.evaluation["metrics"]["ndcg@20"]["mean"] == pytest.approx(expected, abs=1e-9)
 
 

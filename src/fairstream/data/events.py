@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from fairstream.data.datasets import MODCLOTH_COLUMNS, open_dataset, split_modcloth
 from fairstream.data.features import ItemFeatures
 from fairstream.data.groups import UNKNOWN, Groups, GroupValues, group_parts, only_two_valued, read_more_groups
+from fairstream.data.kinds import Marks
 from fairstream.data.log import EventLog
 from fairstream.data.reading import (
     TIME_UNITS,
@@ -50,6 +51,10 @@ def read_events(
     rating_above: float = 2.0,
     time_unit: str | None = None,
     repeats: Repeats = "first",
+    kind_column: str | None = None,
+    kinds: Mapping[str, float] | None = None,
+    returning: Sequence[str] = (),
+    judge_by: Sequence[str] = (),
 ) -> EventLog:
     """Read events, and the groups of their users, into an `EventLog`.
 
@@ -83,6 +88,16 @@ def read_events(
     repeats
         "first" keeps the first event of each (user, item) pair, "all" keeps every event. Models then train
         on all of them; tests and recommendations still cover only items that are new to the user.
+    kinds
+        How many times an event of each kind counts in learning, such as {"view": 1, "purchase": 4}; those of a kind
+        with a weight of 0 or less are left out. A repeated pair has the largest weight of its events. Closed forms,
+        the popularity models and the softmax loss of sequence models read weights; other losses do not.
+    kind_column
+        Name of the column with the kind; by default a usual name.
+    returning
+        The kinds whose items may be recommended again: each of their events is learned and tested.
+    judge_by
+        The kinds that evaluations and targets test; by default all. A pair is tested at its first event.
 
     Returns
     -------
@@ -104,7 +119,19 @@ def read_events(
     >>> len(log), log.n_users, log.n_items, log.groups.names
     (3, 2, 2, ('M', 'F'))
     """
-    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit, repeats)
+    columns = Columns(
+        user_column,
+        item_column,
+        time_column,
+        rating_column,
+        rating_above,
+        time_unit,
+        repeats,
+        kind=kind_column,
+        kinds=kinds or {},
+        returning=tuple(returning),
+        judge_by=tuple(judge_by),
+    )
     if is_log(source):
         log = _reopen(source, columns, users=users, items=items, group=group, advantaged=advantaged)
     else:
@@ -257,6 +284,7 @@ class EventParser:
         """`like` has the columns of all tables to parse; `group` names those that make the groups."""
         self.names = {role: columns.find(role, like, what=_EVENTS_TABLE) for role in ("user", "item", "time")}
         self.rating = columns.find_optional("rating", like, what=_EVENTS_TABLE)
+        self.kind = columns.find("kind", like, what=_EVENTS_TABLE) if columns.kinds else None
         self.group = [] if group is None else group_parts(like, group, what=_EVENTS_TABLE)
         self._columns = columns
         self._n_events = self._n_kept = self._n_unrated = 0
@@ -265,25 +293,31 @@ class EventParser:
 
     @property
     def used(self) -> set[str]:
-        return {*self.names.values(), *self.group, *(() if self.rating is None else (self.rating,))}
+        others = (name for name in (self.rating, self.kind) if name is not None)
+        return {*self.names.values(), *self.group, *others}
 
     def log(self, events: pa.Table) -> EventLog:
         """Return the log of one table with all events, without groups."""
-        parsed = self.parse(events)
+        users, items, times, marks = self.parse(events)
         notes = self.notes()
-        log = EventLog.from_columns(*parsed, self._columns.repeats)
+        log = EventLog.from_columns(users, items, times, self._columns.repeats, marks)
         return replace(log, columns=self.columns, notes=notes + log.notes)
 
-    def parse(self, events: pa.Table) -> tuple[pa.Array, pa.Array, np.ndarray[Any, Any]]:
-        """Return the ids of the users, those of the items, and the times."""
+    def parse(self, events: pa.Table) -> tuple[pa.Array, pa.Array, np.ndarray[Any, Any], Marks | None]:
+        """Return the ids of the users, those of the items, the times, and what the kinds say, if there are kinds."""
         events = self.keep_rated(events)
+        marks = None
+        if self.kind is not None:
+            marks = Marks.of(events[self.kind], self._columns)
+            is_choice = marks.weights > 0
+            events, marks = events.filter(pa.array(is_choice)), marks.at(is_choice)
         for role, name in self.names.items():
             self._n_missing[role] += events[name].null_count
         if any(self._n_missing.values()):
-            events = events.slice(0, 0)  # `notes` will raise; count the missing values until then
+            events, marks = events.slice(0, 0), None  # `notes` will raise; count the missing values until then
         user, item, time = (events[name] for name in self.names.values())
         times = _times(self.to_times(time), self.names["time"], self._columns.time_unit)
-        return combined(user), combined(item), times
+        return combined(user), combined(item), times, marks
 
     def keep_rated(self, events: pa.Table) -> pa.Table:
         """Return the events whose rating is high enough; all of them without ratings."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fairstream.compiled import njit
+from fairstream.data.kinds import Mask, Weights
 from fairstream.data.log import distinct_pair_keys, pair_keys
 from fairstream.data.vocabulary import Rows
 from fairstream.periods import minutes_of
 
 Positions = range | Rows  # where events are in the log, in ascending order
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+_MISSING = {"times": np.nan, "weights": np.float32(1), "returns": False}  # of a run without the column
 Run = TypeVar("Run", bound=Sized)
 HALF_LIFE = 0.1  # of recent popularity, as a share of all events
 _EVENTS_AT_ONCE = 1 << 20
@@ -106,6 +108,8 @@ class _Run:
     users: Rows
     items: Rows
     times: Floats | None = None
+    weights: Weights | None = None
+    returns: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -116,16 +120,27 @@ class _Run:
         return np.sort((self.users << 32) | np.arange(len(self.users)))
 
     @cached_property
+    def final_by_user(self) -> Rows:
+        """`by_user` without events whose items may return."""
+        return self.by_user if self.returns is None else self.by_user[~self.returns[self.by_user & _ITEM_BITS]]
+
+    @cached_property
     def latest_time(self) -> float:
-        return _latest(_or_unknown(self))
+        return _latest(self.column("times"))
+
+    def column(self, name: str) -> Any:
+        """A column that not every run has, with its default where it is missing."""
+        values = getattr(self, name)
+        return np.full(len(self), _MISSING[name]) if values is None else values
 
     def followed_by(self, other: _Run) -> _Run:
         if not len(self):
             return other
-        times = None
-        if self.times is not None or other.times is not None:
-            times = np.concatenate([_or_unknown(self), _or_unknown(other)])
-        return _Run(np.concatenate([self.users, other.users]), np.concatenate([self.items, other.items]), times)
+        optional: dict[str, Any] = dict.fromkeys(_MISSING)
+        for name in _MISSING:
+            if getattr(self, name) is not None or getattr(other, name) is not None:
+                optional[name] = np.concatenate([self.column(name), other.column(name)])
+        return _Run(np.concatenate([self.users, other.users]), np.concatenate([self.items, other.items]), **optional)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +173,8 @@ class History:
         items: Rows,
         times: Floats | None = None,
         *,
+        weights: Weights | None = None,
+        returns: Mask | None = None,
         n_items_before: int = 0,
         n_users: int = 0,
         n_items: int = 0,
@@ -165,12 +182,14 @@ class History:
     ) -> History:
         """The history of one batch of events, with at least `n_users` users and `n_items` items.
 
-        `times` are seconds since 1970, NaN where unknown; None: no event has a time.
+        `times` are seconds since 1970, NaN where unknown; None: no event has a time. `weights` are how many times each
+        event counts, None: once; and `returns` says whether its item may be recommended again, None: never.
         """
-        seen = SeenItems.from_pairs(users, items)
+        final = slice(None) if returns is None else ~returns
+        seen = SeenItems.from_pairs(users[final], items[final])
         n_users, n_items = max(n_users, _n_rows(users)), max(n_items, _n_rows(items))
         return cls(
-            (_Run(users, items, times),),
+            (_Run(users, items, times, weights, returns),),
             seen,
             n_users,
             n_items,
@@ -184,26 +203,51 @@ class History:
         return cls((), SeenItems((), 0), 0, 0)
 
     def after(
-        self, users: Rows, items: Rows, times: Floats | None = None, *, ends_period: bool = True, n_items: int = 0
+        self,
+        users: Rows,
+        items: Rows,
+        times: Floats | None = None,
+        *,
+        weights: Weights | None = None,
+        returns: Mask | None = None,
+        raised: tuple[Rows, Weights] | None = None,
+        ends_period: bool = True,
+        n_items: int = 0,
     ) -> History:
         """Return the history with these events at its end; they end a period or belong to an open one.
 
-        At least `n_items` items are known afterwards, some perhaps without events.
+        At least `n_items` items are known afterwards, some perhaps without events. `raised` gives events at some
+        positions of this history other weights.
         """
-        n_events = len(self) + len(users)
+        n_events, runs = len(self) + len(users), self.runs if raised is None else self._raised(*raised)
+        final = slice(None) if returns is None else ~returns
         longer = History(
-            append_run(self.runs, _Run(users, items, times), _Run.followed_by),
-            self.seen.union(SeenItems.from_pairs(users, items)),
+            append_run(runs, _Run(users, items, times, weights, returns), _Run.followed_by),
+            self.seen.union(SeenItems.from_pairs(users[final], items[final])),
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items), n_items),
             self.n_items,
             (*self.ends, n_events) if ends_period else self.ends,
         )
-        if "_decayed" in vars(self) and longer._n_decayed == self._n_decayed:  # only observed events were added
-            observed = np.bincount(items, minlength=longer.n_items)
+        if "_decayed" in vars(self) and longer._n_decayed == self._n_decayed and raised is None:
+            # Only these events were added.
+            observed = np.bincount(items, weights, minlength=longer.n_items).astype(np.float64)
             observed[: self.n_items] += self._observed
             vars(longer).update(_decayed=self._decayed, _observed=observed)
         return longer
+
+    def _raised(self, positions: Rows, weights: Weights) -> tuple[_Run, ...]:
+        """The runs with other weights of the events at these sorted positions."""
+        runs, first = [], 0
+        for run in self.runs:
+            begin, end = np.searchsorted(positions, [first, first + len(run)])
+            if begin < end:
+                own = np.array(run.column("weights"), np.float32)
+                own[positions[begin:end] - first] = weights[begin:end]
+                run = replace(run, weights=own)  # noqa: PLW2901
+            runs.append(run)
+            first += len(run)
+        return tuple(runs)
 
     def keep(self, positions: Rows, gone: Rows) -> History:
         """Return the events at these positions, without the users `gone` (sorted rows), who have none of them.
@@ -214,7 +258,7 @@ class History:
         return History.of(
             users - np.searchsorted(gone, users),
             self.items_at(positions),
-            self.times_at(positions),
+            **self.columns_at(positions),
             n_items_before=self.n_items_before,
             n_users=self.n_users - len(gone),
             n_items=self.n_items,
@@ -228,7 +272,7 @@ class History:
         return History.of(
             self.users_at(positions),
             self.items_at(positions),
-            self.times_at(positions),
+            **self.columns_at(positions),
             n_items_before=self.n_items_before,
             n_users=self.n_users,
             n_items=self.n_items,
@@ -240,7 +284,7 @@ class History:
     def index(self) -> None:
         """Sort the events by user now, so that copies of this history do not have to."""
         for run in self.runs:
-            _ = run.by_user
+            _ = run.final_by_user
 
     @property
     def users(self) -> Rows:
@@ -269,6 +313,31 @@ class History:
         """The times of the events at these sorted positions, NaN where unknown; None if no event has a time."""
         return np.asarray(self._at("times", positions), np.float64) if self.has_times else None
 
+    @property
+    def is_weighted(self) -> bool:
+        """Whether any event may count more or less than once."""
+        return any(run.weights is not None for run in self.runs)
+
+    def weights_at(self, positions: Positions) -> Weights | None:
+        """How many times the events at these sorted positions count; None: once, all of them."""
+        return np.asarray(self._at("weights", positions), np.float32) if self.is_weighted else None
+
+    def columns_at(self, positions: Positions) -> dict[str, Any]:
+        """The times, weights and returns of the events at these sorted positions, as `History.of` takes them."""
+        returns = any(run.returns is not None for run in self.runs)
+        return {
+            "times": self.times_at(positions),
+            "weights": self.weights_at(positions),
+            "returns": np.asarray(self._at("returns", positions), np.bool_) if returns else None,
+        }
+
+    @cached_property
+    def pairs(self) -> SeenItems:
+        """All pairs of a user and an item, also those that may return to the user's lists."""
+        if all(run.returns is None for run in self.runs):
+            return self.seen
+        return SeenItems.from_pairs(self.users, self.items)
+
     def latest_time(self, n_events: int | None = None) -> float:
         """The latest time of the first `n_events` (None: all) events, in seconds since 1970; NaN: none is known."""
         latest, first = [np.nan], 0
@@ -283,7 +352,7 @@ class History:
         parts: list[Any] = []
         first = 0
         for run in self.runs:
-            values = _or_unknown(run) if column == "times" else getattr(run, column)
+            values = run.column(column) if column in _MISSING else getattr(run, column)
             if isinstance(positions, range):  # a view, which matters where the log is a mapped file
                 parts.append(values[max(0, positions.start - first) : max(0, positions.stop - first)])
             else:
@@ -340,12 +409,12 @@ class History:
     def items_of(self, users: Rows, before: Rows | None = None) -> tuple[Rows, Rows]:
         """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`.
 
-        With `before` (B,) only events before these positions count.
+        With `before` (B,) only events before these positions count. Items that may return are left out.
         """
         if before is None:
             return self.seen.lists(users)
         limits = self._limits(users, before)
-        return sorted_lists([(run.by_user, run.items, limit) for run, _, limit in limits], users)
+        return sorted_lists([(run.final_by_user, run.items, limit) for run, _, limit in limits], users)
 
     def _limits(self, users: Rows, before: Rows | None) -> list[tuple[_Run, int, Rows]]:
         """Each run, the position of its first event, and how many of its events count for each of `users`."""
@@ -371,7 +440,7 @@ class History:
 
     def users_with_rare_items(self, is_counted: np.ndarray[Any, np.dtype[np.bool_]], n_users: int) -> Rows:
         """The users who have had an item that fewer than `n_users` of the users `is_counted` (n_users,) have had."""
-        keys = self.seen.keys  # merged once for both
+        keys = self.pairs.keys  # merged once for both
         users, items = keys >> 32, keys & _ITEM_BITS
         counts = np.bincount(items, is_counted[users], minlength=self.n_items)
         return np.unique(users[counts[items] < n_users])
@@ -402,16 +471,18 @@ class History:
         return self.decayed_counts(n_events=self._n_decayed)
 
     @cached_property
-    def _observed(self) -> Rows:
+    def _observed(self) -> Floats:
         """The number of the other events of each item."""
-        return np.bincount(self.items_at(range(self._n_decayed, len(self))), minlength=self.n_items)
+        others = range(self._n_decayed, len(self))
+        return np.bincount(self.items_at(others), self.weights_at(others), minlength=self.n_items).astype(np.float64)
 
     def decayed_counts(
         self, weights: Floats | None = None, share: float = HALF_LIFE, n_events: int | None = None
     ) -> Floats:
         """Σ w 2^(−age / h) over each item's events, with the `weights` (n_users,) w of their users; None: 1.
 
-        The half-life h is a `share` of the events, of which the first `n_events` count; None: all.
+        An event of weight v counts v times. The half-life h is a `share` of the events, of which the first `n_events`
+        count; None: all.
         """
         n = len(self) if n_events is None else n_events
         half_life, popularity = max(1.0, share * n), np.zeros(self.n_items)
@@ -421,6 +492,7 @@ class History:
                 items = run.items[at]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)  # the last event that counts has 0
                 decay = np.exp2(-age / half_life)
+                decay = decay if run.weights is None else decay * run.weights[at]
                 np.add.at(popularity, items, decay if weights is None else decay * weights[run.users[at]])
                 n -= len(items)
         return popularity
@@ -542,10 +614,6 @@ def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, 
 def _concatenate(parts: list[Rows]) -> Rows:
     parts = [part for part in parts if len(part)]
     return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
-
-
-def _or_unknown(run: _Run) -> Floats:
-    return np.full(len(run), np.nan) if run.times is None else run.times
 
 
 def _latest(times: Floats) -> float:

@@ -130,7 +130,7 @@ def _sort(
             n_rows, n_missing = n_rows + len(table), n_missing + table[user].null_count
             values = intersection([table[name] for name in parser.group])
             runs = append_run(runs, _distinct(pa.table({"user": table[user], "value": values})), _distinct)
-        user_ids, item_ids, times = parser.parse(table)
+        user_ids, item_ids, times, _ = parser.parse(table)
         if len(times) == 0:
             continue
         if latest is not None and (kind.kind == "M") != (times.dtype.kind == "M"):

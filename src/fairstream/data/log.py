@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fairstream.data.features import ItemFeatures, notes_on_undescribed
 from fairstream.data.groups import UNKNOWN, Groups
+from fairstream.data.kinds import Marks, first_choices
 from fairstream.data.reading import Columns, Repeats
 from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
@@ -24,6 +25,7 @@ from fairstream.plotting import area_chart
 from fairstream.text import percent
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_MARKS = {"weights": np.float32, "returns": np.bool_, "judged": np.bool_}
 _IDS_AT_ONCE = 1 << 16
 MIN_SHARE_OF_TIES = 0.01  # of the tested events, for a note of a run
 _IN_NO_GROUP = ": they count overall and in no group"
@@ -61,10 +63,17 @@ class EventLog(Tabular):
     """What reading did to the events: one sentence for each thing left out, moved or assumed."""
     features: ItemFeatures | None = None
     """The features of the items, also of items without events."""
+    marks: Marks | None = None
+    """What the kinds say of each event; None: there are no kinds."""
 
     @classmethod
     def from_columns(
-        cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any], repeats: Repeats = "first"
+        cls,
+        user_ids: Any,
+        item_ids: Any,
+        times: np.ndarray[Any, Any],
+        repeats: Repeats = "first",
+        marks: Marks | None = None,
     ) -> EventLog:
         """Sort the events, number the ids, and keep the first event of a repeated pair or all of them."""
         require_events(len(times))
@@ -72,14 +81,16 @@ class EventLog(Tabular):
         if not was_sorted:
             order = np.argsort(times, kind="stable")
             user_ids, item_ids, times = user_ids.take(order), item_ids.take(order), times[order]
+            marks = None if marks is None else marks.at(order)
         users, items = Vocabulary(), Vocabulary()
         user_rows, item_rows = users.extend(user_ids), items.extend(item_ids)
-        first = first_of_each(pair_keys(user_rows, item_rows))
+        keys = pair_keys(user_rows, item_rows)
+        first, first_marks = (first_of_each(keys), None) if marks is None else first_choices(keys, marks)
         n_repeated = len(times) - len(first)
         if n_repeated and repeats == "first":
-            user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
+            user_rows, item_rows, times, marks = user_rows[first], item_rows[first], times[first], first_marks
         notes = notes_on_order(times, was_sorted=was_sorted, n_repeated=n_repeated, repeats=repeats)
-        return cls(user_rows, item_rows, times, users, items, notes=notes)
+        return cls(user_rows, item_rows, times, users, items, notes=notes, marks=marks)
 
     def save(self, folder: str | Path) -> None:
         """Write the log into a new folder, as `fairstream.ingest` does; `read_events` opens it again.
@@ -110,6 +121,8 @@ class EventLog(Tabular):
         if self.features is not None:
             arrays |= {"described_ids": self.features.ids.ids, "features": pa.array(self.features.codes.reshape(-1))}
             about["features"] = {"shape": self.features.codes.shape, "notes": self.features.notes}
+        if self.marks is not None:
+            arrays |= {name: pa.array(column.astype(np.float32)) for name, column in self.marks._asdict().items()}
         write_log(Path(folder), arrays, about)
 
     @classmethod
@@ -132,7 +145,11 @@ class EventLog(Tabular):
                 codes = stored.column("features").reshape(about["features"]["shape"])
                 stored.check(len(codes) == len(ids))
                 features = ItemFeatures(ids, codes, tuple(about["features"]["notes"]))
-            return cls(users, items, times, user_ids, item_ids, groups, columns, notes, features)
+            marks = None
+            if columns.kinds:
+                marks = Marks(*(np.asarray(stored.column(name), kind) for name, kind in _MARKS.items()))
+                stored.check(all(len(column) == len(users) for column in marks))
+            return cls(users, items, times, user_ids, item_ids, groups, columns, notes, features, marks)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -319,6 +336,7 @@ class EventLog(Tabular):
             codes = self.features.of(self.item_ids)
             digest.update(repr(codes.shape).encode())
             columns.append(codes.reshape(-1))
+        columns += [] if self.marks is None else list(self.marks)
         for column in columns:
             digest.update(np.ascontiguousarray(column).view(np.uint8).data)
         return digest.hexdigest()

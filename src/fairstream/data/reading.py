@@ -10,11 +10,12 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, compress, groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
@@ -76,9 +77,21 @@ class Columns:
     text_ids: tuple[str, ...] = ()
     """The roles (user, item) whose earlier ids were text; a text file's digits are then text too."""
     kind: str | None = None
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    """The weight of each kind of event; without kinds every event counts once."""
+    returning: tuple[str, ...] = ()
+    """The kinds whose items may be recommended again."""
+    judge_by: tuple[str, ...] = ()
+    """The kinds that evaluations test; none: all."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text_ids", tuple(self.text_ids))  # JSON has lists
+        for name in ("text_ids", "returning", "judge_by"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
+        for name, weight in self.kinds.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ConfigurationError(f"the weight of the kind {name!r} must be a number, got {weight!r}")
+        if unknown := {*self.returning, *self.judge_by} - self.kinds.keys():
+            raise ConfigurationError(f"{min(unknown)!r} is none of the kinds {', '.join(self.kinds) or '(none)'}")
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ConfigurationError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}")
         if self.repeats not in get_args(Repeats):
@@ -191,8 +204,8 @@ def open_source(source: Any, what: str, columns: Columns | None = None) -> Sourc
 def _first_types(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Return the columns of all schemas, each in its first type."""
     fields: dict[str, pa.Field] = {}
-    for field in chain.from_iterable(schemas):
-        fields.setdefault(field.name, field)
+    for each in chain.from_iterable(schemas):
+        fields.setdefault(each.name, each)
     return pa.schema(list(fields.values()))
 
 
@@ -241,9 +254,9 @@ def concat(tables: Sequence[pa.Table], what: str) -> pa.Table:
 
 
 def _integers_as_text(table: pa.Table, names: Collection[str]) -> pa.Table:
-    for at, field in enumerate(table.schema):
-        if field.name in names and pa.types.is_integer(field.type):
-            table = table.set_column(at, field.name, table[field.name].cast(pa.large_string()))
+    for at, column in enumerate(table.schema):
+        if column.name in names and pa.types.is_integer(column.type):
+            table = table.set_column(at, column.name, table[column.name].cast(pa.large_string()))
     return table
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fairstream.data import Groups, History, Rows
+from fairstream.data.kinds import Marks
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, check_resampling
 from fairstream.evaluation.lists import Floats, Lists, Mask, PeriodTask, Truth
@@ -89,6 +90,7 @@ class Evaluator:
         task: PeriodTask = "next",
         times: Floats | None = None,
         moments: Moments | None = None,
+        marks: Marks | None = None,
     ) -> Evaluation:
         """Test a model on the events `users`, `items`, in chronological order, which come after `history`.
 
@@ -99,7 +101,8 @@ class Evaluator:
         and `remain`). In the task `event` there is one for each event, from everything that the user did before it,
         tested on its item; a user's value is the mean over the user's events. The `times` of the events, in seconds
         since 1970, are then those of the requests. In the task `moment` a user's events with equal `moments`, times in
-        any unit, share one list; without `moments` they all differ.
+        any unit, share one list; without `moments` they all differ. `marks` say which events test, and which items may
+        return to a list; None: all, and none.
         """
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
@@ -107,10 +110,11 @@ class Evaluator:
             )
         contexts = replace(contexts, task="next" if task == "next" else "event")
         if task == "next":
-            requests = Requests.of_period(users, items, history, contexts)
+            judged = slice(None) if marks is None else marks.judged
+            requests = Requests.of_period(users[judged], items[judged], history, contexts)
         else:
             moments = moments if task == "moment" else None
-            requests = Requests.of_events(users, items, history, contexts, times, moments)
+            requests = Requests.of_events(users, items, history, contexts, times, moments, marks)
         is_cold = requests.users >= history.n_users
         n_cold = len(np.unique(requests.users[is_cold]))
         is_tested = self._tested(is_cold)

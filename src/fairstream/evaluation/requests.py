@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.data import History, Rows, SeenItems
+from fairstream.data.kinds import Marks
 from fairstream.data.log import first_of_each, pair_keys, tied_events
 from fairstream.distributed import PROCESS_BYTES, current_cluster
 from fairstream.evaluation.lists import Floats, ItemLists, Mask, TrainingHistory, Truth
@@ -58,6 +59,7 @@ class Requests:
         contexts: ContextBuilder,
         times: Floats | None = None,
         moments: Moments | None = None,
+        marks: Marks | None = None,
     ) -> Requests:
         """Request one list for each event, from everything before it, and test it on the event's item.
 
@@ -66,11 +68,15 @@ class Requests:
 
         The model reads earlier events of the period, but was not trained on them. It has no row for items that are not
         in `history`, so it does not read events with them. It also reads events that repeat an item of the user; they
-        are not tested, because no list holds the item. A list is requested at the time of its event.
+        are not tested, because no list holds the item. A list is requested at the time of its event. `marks` say which
+        events test, and which items may return to a list.
         """
+        returns = None if marks is None or not marks.returns.any() else marks.returns
         is_known = items < history.n_items
         known_times, seconds = (None, None) if times is None else (times[is_known], times)
-        observed = history.after(users[is_known], items[is_known], known_times, ends_period=False)
+        known_returns = None if returns is None else returns[is_known]
+        known: dict[str, Any] = {"times": known_times, "returns": known_returns, "ends_period": False}
+        observed = history.after(users[is_known], items[is_known], **known)
         before = len(history) + np.cumsum(is_known) - is_known
         order = np.argsort(users, kind="stable")
         rows = users[order]
@@ -79,10 +85,12 @@ class Requests:
         before, tested, seconds = before[order], items[order], None if times is None else times[order]
         is_tied = np.zeros(len(rows), np.bool_) if moments is None else tied_events(rows, moments[order])
         request = np.cumsum(~is_tied) - 1  # of each event
-        # Whether the event is the user's first with its item, here and in the history.
+        # Whether the event is the user's first with its item, here and in the history, apart from those that return.
         is_first = np.zeros(len(rows), np.bool_)
-        is_first[first_of_each(pair_keys(rows, tested))] = True
+        is_first[_not_had(pair_keys(rows, tested), None if returns is None else returns[order])] = True
         is_first &= ~history.seen.has(rows, tested)
+        if marks is not None:
+            is_first &= marks.judged[order]
         in_order = np.lexsort((tested, request))  # the lists of `ItemLists` are sorted
         tested, begins = tested[in_order[is_first[in_order]]], np.flatnonzero(~is_tied)
         counts = np.bincount(request[is_first], minlength=len(begins))
@@ -127,6 +135,23 @@ class Requests:
         """The truth of these rows, for a model that has learned from the history `learned`."""
         known = TrainingHistory(learned, self.history)
         return Truth(self.users, self.positives, learned.n_items, known, self.before)
+
+
+def _not_had(keys: Rows, returns: Mask | None) -> Rows:
+    """Return the positions of events before which the user had not had the item for good.
+
+    >>> _not_had(np.array([7, 7, 7, 5]), np.array([True, False, True, False])).tolist()
+    [0, 1, 3]
+    """
+    if returns is None:
+        return first_of_each(keys)
+    final = np.flatnonzero(~returns)
+    pairs, first = np.unique(keys[final], return_index=True)
+    ends = np.full(len(keys), len(keys))
+    place = np.searchsorted(pairs, keys).clip(max=max(0, len(pairs) - 1))
+    if len(pairs):
+        ends = np.where(pairs[place] == keys, final[first][place], ends)
+    return np.flatnonzero(np.arange(len(keys)) <= ends)
 
 
 def rank_blocks(

@@ -52,6 +52,8 @@ class Run(Tabular, Iterator[PeriodResult]):
     def __init__(
         self, log: EventLog, config: RunConfig, *, parts: Parts | None = None, on_progress: OnProgress | None = None
     ) -> None:
+        if log.marks is not None:
+            raise DataError("a run needs events without kinds: the weight of one may come from a later period")
         self.log, self.dataset = log, known.name if (known := recognise(log)) else None
         self.config, self.periods = resolved(log, config)
         n_first = log.n_items_after(self.periods.ends[0])

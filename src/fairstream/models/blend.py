@@ -285,7 +285,8 @@ class _Requests(NamedTuple):
         wanted = _spread(mask[self.row], MAX_FOLLOWING)
         rows, row = np.unique(self.row[wanted], return_inverse=True)
         users, before = self.users[rows], self.before[rows]
-        weights = 1.0 / np.bincount(users)[users] * (1.0 if user_weights is None else user_weights[users])
+        weights = self.weights[rows]
+        weights = weights / np.bincount(users, weights)[users] * (1.0 if user_weights is None else user_weights[users])
         return _Requests(users, before, weights, row, self.items[wanted])
 
 
@@ -299,7 +300,9 @@ def _requests(task: Task, history: History, new: Rows, scorable: Rows) -> _Reque
         before = np.full(len(requesters), new.min(initial=len(history)))
     is_wanted = np.isin(items, scorable)
     rows, row = np.unique(row[is_wanted], return_inverse=True)
-    return _Requests(requesters[rows], before[rows], np.ones(len(rows)), row, items[is_wanted])
+    weights = history.weights_at(new) if task == "event" else None
+    of_requests = np.ones(len(rows)) if weights is None else weights[rows].astype(np.float64)
+    return _Requests(requesters[rows], before[rows], of_requests, row, items[is_wanted])
 
 
 def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

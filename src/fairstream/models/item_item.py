@@ -15,6 +15,7 @@ from torch import Tensor
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import History, Rows, SeenItems
 from fairstream.data.history import Floats, Positions
+from fairstream.data.log import pair_keys
 from fairstream.errors import ModelError
 from fairstream.models.config import ModelConfig
 from fairstream.models.context import Context
@@ -155,17 +156,18 @@ class ItemItemScorer(ItemPairScorer):
     def _add(self, counts: Floats, places: Rows, history: History, new: Positions, weights: UserWeights | None) -> None:
         """Replace the parts of the users who have new events."""
         pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
-        if len(history) > len(history.seen):  # x_u holds zeros and ones: repeats change nothing
+        if len(history) > len(history.pairs):  # x_u holds zeros and ones: repeats change nothing
             old = np.setdiff1d(np.arange(len(history)), new)
             pairs = pairs.without(SeenItems.from_pairs(history.users_at(old), history.items_at(old)))
         users = pairs.distinct_users()
-        bounds, items = history.seen.lists(users)
-        is_new = pairs.has(np.repeat(users, np.diff(bounds)), items)
-        n_after = np.diff(bounds)
-        n_before = n_after - np.add.reduceat(is_new.astype(np.int64), bounds[:-1])
+        bounds, items = history.pairs.lists(users)
+        owners = np.repeat(users, np.diff(bounds))
+        is_new, values = pairs.has(owners, items), _values(history, owners, items)
+        n_after = np.add.reduceat(values**2, bounds[:-1])
+        n_before = n_after - np.add.reduceat(values**2 * is_new, bounds[:-1])
         times = np.ones(len(users)) if weights is None else weights[users]
         before, after = (times * _activity_weights(n, self._activity) for n in (n_before, n_after))
-        parallel_ranges(STRIPES, partial(_add_pairs, counts, bounds, places[items], is_new, before, after))
+        parallel_ranges(STRIPES, partial(_add_pairs, counts, bounds, places[items], values, is_new, before, after))
 
     def _solve(self) -> Tensor:
         return _regression(self.counts, self._ridge)
@@ -185,7 +187,18 @@ def _without_repeats(history: Tensor) -> Tensor:
     return history.masked_fill(torch.zeros_like(is_repeat).scatter(1, order, is_repeat), -1)
 
 
-def _activity_weights(n_items: Rows, activity: float) -> Floats:
+def _values(history: History, users: Rows, items: Rows) -> Floats:
+    """The values of these pairs, sorted, in x_u: √v, with v the largest weight of the pair's events."""
+    if not history.is_weighted:
+        return np.ones(len(users))
+    keys, weights = pair_keys(history.users, history.items), history.weights_at(range(len(history)))
+    assert weights is not None
+    order = np.lexsort((weights, keys))
+    last = np.searchsorted(keys[order], pair_keys(users, items), "right") - 1
+    return np.sqrt(weights[order[last]].astype(np.float64))
+
+
+def _activity_weights(n_items: Floats, activity: float) -> Floats:
     """n^−activity, and 0 for users without any item."""
     return np.where(n_items > 0, np.maximum(n_items, 1.0) ** -activity, 0.0)
 
@@ -210,7 +223,9 @@ def _regression(gram: Tensor, ridge: float) -> Tensor:
 
 
 @njit
-def _add_pairs(gram: Any, bounds: Any, places: Any, is_new: Any, before: Any, after: Any, first: int, end: int) -> None:
+def _add_pairs(
+    gram: Any, bounds: Any, places: Any, values: Any, is_new: Any, before: Any, after: Any, first: int, end: int
+) -> None:
     """Add the change of the weights of the users' pairs of items, in the rows of some stripes."""
     for u in range(len(bounds) - 1):
         change = after[u] - before[u]
@@ -221,7 +236,7 @@ def _add_pairs(gram: Any, bounds: Any, places: Any, is_new: Any, before: Any, af
             for b in range(bounds[u], bounds[u + 1]):
                 j = places[b]
                 if j >= 0:
-                    gram[i, j] += after[u] if is_new[a] or is_new[b] else change
+                    gram[i, j] += (after[u] if is_new[a] or is_new[b] else change) * values[a] * values[b]
 
 
 class ItemItem(ModelConfig):
@@ -230,7 +245,8 @@ class ItemItem(ModelConfig):
     s_ui = Σ_j B_ji over the items j of the user's history, with B = I − P / diag(P), P = (G + λ I)^−1 and
     G = Σ_u w_u x_u x_uᵀ, where x_u holds the user's items as zeros and ones. B is the ridge regression of each item on
     all others. A user with n_u items counts w_u = n_u^−activity times, so that the most active users do not dominate,
-    and λ is `ridge` times the mean diagonal of G, so that it suits a log of any size.
+    and λ is `ridge` times the mean diagonal of G, so that it suits a log of any size. Where events have weights v,
+    x_u holds √v in place of ones, and n_u = Σ v.
 
     There is no user table: the model serves every user from the first event on. An update adds the new events to G,
     in float64, and solves for B again, in float32. The result equals a computation from scratch, and forgetting a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from pydantic import Field
@@ -32,7 +34,10 @@ class PopularityScorer(ClosedFormScorer):
         self.popularity = torch.cat([self.popularity, self.popularity.new_zeros(n_items - len(self.popularity))])
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
-        per_event = None if weights is None else weights[history.users_at(new)]
+        per_event: Any = history.weights_at(new)
+        if weights is not None:
+            own = weights[history.users_at(new)]
+            per_event = own if per_event is None else own * per_event
         counts = np.bincount(history.items_at(new), per_event, minlength=self.n_items)
         self.popularity = self.popularity + torch.from_numpy(counts).to(self.popularity)
 
@@ -82,7 +87,7 @@ class RecentPopularityScorer(PopularityScorer):
 class Popularity(ModelConfig):
     """The number of events of each item: s_ui = Σ_e w_e over the events e of item i, the same for every user.
 
-    w_e is the group weight of the event's user, by default 1.
+    w_e is the weight of the event, times the group weight of its user; both are 1 by default.
 
     Cost: 8 bytes per item; an update takes one pass over the new events.
 
@@ -106,7 +111,7 @@ class RecentPopularity(ModelConfig):
     """Popularity in which older events count less: s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i.
 
     The age of e is the number of events since e, and h is a share of all events, so neither depends on the unit of
-    time. w_e is the group weight of the event's user, by default 1. Any model should beat this baseline.
+    time. w_e is as in `Popularity`. Any model should beat this baseline.
 
     Cost: 8 bytes per item; an update takes one pass over all events.
 

@@ -45,9 +45,13 @@ class TransitionsScorer(ItemPairScorer):
         is_old, items = ~np.isin(positions, new), places[history.items[positions]]
         n_old = np.append(0, np.cumsum(is_old))
         first = np.minimum.reduceat(np.where(is_old, len(items), np.arange(len(items))), bounds[:-1])
-        times = np.ones(len(users)) if weights is None else weights[users]
+        times = np.repeat(np.ones(len(users)) if weights is None else weights[users], np.diff(bounds))  # of each event
+        if history.is_weighted:
+            own = history.weights_at(range(len(history)))
+            assert own is not None
+            times = times * own[positions]
         add = partial(_add_transitions, counts, self._decays)
-        parallel_ranges(STRIPES, partial(add, n_old[bounds], n_old[first], items[is_old], -times))
+        parallel_ranges(STRIPES, partial(add, n_old[bounds], n_old[first], items[is_old], -times[is_old]))
         parallel_ranges(STRIPES, partial(add, bounds, first, items, times))
 
     def _solve(self) -> Tensor:
@@ -72,14 +76,15 @@ def _add_transitions(
             for d in range(min(len(decays), at - bounds[u])):
                 i = items[at - 1 - d]
                 if i >= 0 and begin <= i % STRIPES < end:
-                    counts[i, j] += times[u] * decays[d]
+                    counts[i, j] += times[at] * decays[d]
 
 
 class Transitions(ModelConfig):
     """Which items follow which, in closed form: s_ui = Σ_d a_d P_ji over the user's latest items j, d = 0 the last.
 
     P_ji = N_ji / (Σ_k N_jk + smoothing). N_ji adds, for each event of item i, a_d = exp(−d / decay) for the item j that
-    the same user had d events before the previous one, up to `length` items back: a Markov chain whose memory fades.
+    the same user had d events before the previous one, up to `length` items back: a Markov chain whose memory fades. An
+    event of weight v counts v times.
 
     There is no user table: the model serves every user from the first event on. An update adds the new events to N, in
     float64. The result equals a computation from scratch, and forgetting a user leaves no trace.

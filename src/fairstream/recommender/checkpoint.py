@@ -168,9 +168,8 @@ def _tensors(state: State) -> Tensors:
         "users/trained": state.trained,
         "items/trained": state.trained_items,
     }
-    times = state.history.times_at(range(len(state.history)))
-    if times is not None:
-        columns["events/times"] = times
+    optional = state.history.columns_at(range(len(state.history)))
+    columns |= {f"events/{name}": column for name, column in optional.items() if column is not None}
     if state.features is not None:
         columns["items/features"] = state.features
     if state.tilt is not None:
@@ -224,12 +223,15 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
         tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending", "unlearned")
     )
     # Forgotten users may leave items that no other user has had, so the events do not determine the sizes.
-    sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
+    sizes: dict[str, Any] = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
     ends = tuple(map(int, manifest["period_ends"]))
-    times = tensors["events/times"].numpy() if "events/times" in tensors else None
-    if times is not None and (times.dtype != np.float64 or times.shape != users.shape):
-        raise ValueError("events/times")
-    history = History.of(users, items, times, ends=ends, **sizes)
+    optional: dict[str, Any] = {}
+    for name, kind in {"times": np.float64, "weights": np.float32, "returns": np.bool_}.items():
+        if f"events/{name}" in tensors:
+            column = optional[name] = tensors[f"events/{name}"].numpy()
+            if column.dtype != kind or column.shape != users.shape:
+                raise ValueError(f"events/{name}")
+    history = History.of(users, items, **optional, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
     if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):
         raise ValueError("period_ends, t or the attribute of the groups")

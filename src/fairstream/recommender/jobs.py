@@ -113,7 +113,8 @@ class JobRunner:
             model = self.models.new(history, t, request.new_events.features)
             start = model, self.models.optimizer(model)
         result = self._descend(request, *start, on_epoch, is_shared=is_shared)
-        restart, weights = request.was_weighted, request.user_weights
+        # Events of a weight may count more than when they were learned.
+        restart, weights = request.was_weighted or history.is_weighted, request.user_weights
         self.update_closed_forms(result.model, history, events, request.unlearned, weights, t, restart=restart)
         return result
 
@@ -179,6 +180,8 @@ class JobRunner:
         assert isinstance(model, WindowScorer)
         users, items = history.users_at(events), history.items_at(events)
         weights = np.ones(len(events)) if request.user_weights is None else request.user_weights[users]
+        if (own := history.weights_at(events)) is not None:
+            weights = weights * own
         is_trained = np.zeros(model.n_items, np.bool_)
         if request.trained_items is not None:
             is_trained[: len(request.trained_items)] = request.trained_items
@@ -269,7 +272,7 @@ class JobRunner:
             has_events = np.bincount(rows.items, minlength=rows.n_items) > 0
             among = None if has_events.all() else np.flatnonzero(has_events)
         sampler = NegativeSampler(
-            rows.seen, history.users_at(events), n_items=rows.n_items, among=among, device=self.device
+            rows.pairs, history.users_at(events), n_items=rows.n_items, among=among, device=self.device
         )
         batches: Batches | Windows
         if isinstance(model, WindowScorer):

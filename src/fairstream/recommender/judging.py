@@ -75,4 +75,5 @@ def evaluate_state(
         model = RecentPopularityScorer.of(state.history, n_items).eval().to(device)
         contexts = ContextBuilder(0, state.history, None, device)  # without a level: a baseline
     about: dict[str, Any] = {"history": state.history, "contexts": contexts, "t": state.t, "task": task}
-    return evaluator.evaluate(model, events.users, events.items, **about, times=events.times, moments=events.moments)
+    about |= {"times": events.times, "moments": events.moments, "marks": events.marks}
+    return evaluator.evaluate(model, events.users, events.items, **about)

@@ -325,6 +325,7 @@ class FairRecommender(ReprMixin):
             n_items=0 if features is None else len(item_ids),
             times=log.seconds,
             moments=log.times,
+            marks=log.marks,
         )
         with self._changing():
             model = resolve_model(self._params["model"]).sized(self._trainer.device.type, len(log))
@@ -523,6 +524,13 @@ class FairRecommender(ReprMixin):
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
             self._states.replace(replace(state, groups=groups, lacks_groups=False))
+
+    def set_kinds(self, kinds: Mapping[str, float], *, returning: Sequence[str], judge_by: Sequence[str]) -> None:
+        """Read later events with these kinds, as `read_events` does; the weights of known events stay."""
+        with self._changing():
+            state = self._states.current
+            about: dict[str, Any] = {"kinds": dict(kinds), "returning": tuple(returning), "judge_by": tuple(judge_by)}
+            self._states.replace(replace(state, columns=replace(state.columns, **about)))
 
     def set_target(self, recipe: Recipe) -> None:
         """Use the target and the objective of a recipe from now on, after `set_groups`."""
@@ -726,6 +734,8 @@ class FairRecommender(ReprMixin):
             new = NewEvents.align(self._read_more(state, events, users, None), state)
             if state.history.seen.has(new.users, new.items).all():
                 raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
+            if new.marks is not None and not new.marks.judged.any():
+                raise DataError("none of these events is of a kind to judge by")
             n_items, notes = state.history.n_items, tuple[str, ...]()
             length = 20 if k is None else _check_k(k)
             if k is not None and length > n_items:

@@ -13,6 +13,8 @@ import torch
 from fairstream.data import Columns, EventLog, Groups, History, Rows, SeenItems, Vocabulary
 from fairstream.data.features import Codes, notes_on_undescribed, resized
 from fairstream.data.groups import UNKNOWN
+from fairstream.data.kinds import Marks, Weights
+from fairstream.data.log import pair_keys
 from fairstream.data.reading import is_text, open_source
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.models import NO_LEVEL, ContextBuilder, Level, Mask, RecentPopularityScorer, Scorer, Tilt
@@ -146,6 +148,23 @@ class NewEvents(NamedTuple):
     n_items: int = 0  # the minimum number of known items; some may have no events
     times: Floats | None = None  # in seconds since 1970; None: they only order the events
     moments: np.ndarray[Any, Any] | None = None  # the times in any unit; None: they all differ
+    marks: Marks | None = None  # what the kinds of events say; None: there are no kinds
+    raised: tuple[Rows, Weights] | None = None  # positions of known events that count more since these, and how much
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The optional columns of these events, as `History.of` takes them."""
+        columns: dict[str, Any] = {"times": self.times}
+        if self.marks is not None:
+            weights, returns = self.marks.weights, self.marks.returns
+            columns["weights"] = weights if (weights != 1).any() else None
+            columns["returns"] = returns if returns.any() else None
+        return columns
+
+    def after(self, history: History, *, ends_period: bool = True) -> History:
+        """Return the history with these events at its end."""
+        about: dict[str, Any] = {**self.columns, "raised": self.raised, "n_items": self.n_items}
+        return history.after(self.users, self.items, **about, ends_period=ends_period)
 
     @classmethod
     def align(cls, log: EventLog, state: State) -> NewEvents:
@@ -164,7 +183,32 @@ class NewEvents(NamedTuple):
             notes = (*notes, *notes_on_undescribed(features[item_rows]))
         last_time, n_items = max(times, default=None), 0 if features is None else len(item_ids)
         about = (groups, last_time, notes, features, n_items, None if log.seconds is None else log.seconds[new])
-        return cls(users[new], items[new], user_ids, item_ids, *about, log.times[new])
+        marks, raised = None, None
+        if log.marks is not None:
+            marks = log.marks.at(new)
+            known = np.flatnonzero(~new)
+            raised = None if keeps_repeats else _raised(state.history, users[known], items[known], log.marks.at(known))
+        return cls(users[new], items[new], user_ids, item_ids, *about, log.times[new], marks, raised)
+
+
+def _raised(history: History, users: Rows, items: Rows, marks: Marks) -> tuple[Rows, Weights] | None:
+    """Return which known events count more because their pairs come again with a larger weight, and how much."""
+    again, owners = pair_keys(users, items), np.unique(users)
+    positions = np.sort(history.positions_of(owners)[1])
+    columns = history.columns_at(positions)
+    keys, weights, returns = (
+        pair_keys(history.users_at(positions), history.items_at(positions)),
+        columns["weights"],
+        columns["returns"],
+    )
+    weights = np.ones(len(keys), np.float32) if weights is None else weights
+    final = np.flatnonzero(np.ones(len(keys), np.bool_) if returns is None else ~returns)
+    order = final[np.argsort(keys[final], kind="stable")]
+    place = order[np.searchsorted(keys[order], again).clip(max=max(0, len(order) - 1))] if len(order) else order
+    largest = weights.copy()
+    np.maximum.at(largest, place, marks.weights)
+    changed = np.flatnonzero(largest > weights)
+    return (positions[changed], largest[changed]) if len(changed) else None
 
 
 def _merged_features(log: EventLog, state: State, item_ids: Vocabulary) -> Codes | None:

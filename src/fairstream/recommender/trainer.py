@@ -126,7 +126,7 @@ class Trainer(JobRunner):
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
     def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
-        history = History.of(events.users, events.items, events.times, n_items=events.n_items)
+        history = History.of(events.users, events.items, **events.columns, n_items=events.n_items)
         return self.fit_history(history, events, on_epoch, t, **about)
 
     def fit_history(
@@ -146,13 +146,17 @@ class Trainer(JobRunner):
             return on_epoch and (lambda done, total: on_epoch(n_done + done, n_done + total + n_more))
 
         before = History.of(
-            history.users_at(first), history.items_at(first), history.times_at(first), n_items=events.n_items
+            history.users_at(first), history.items_at(first), **history.columns_at(first), n_items=events.n_items
         )
         pretrained = self._fit_all(before, events, progress(0, self.recipe.update_epochs), t, **about)
         state, _ = pretrained.commit(in_place=True)
         moments = None if events.moments is None else events.moments[n_first:]
         new = events._replace(
-            users=history.users_at(last), items=history.items_at(last), times=history.times_at(last), moments=moments
+            users=history.users_at(last),
+            items=history.items_at(last),
+            times=history.times_at(last),
+            moments=moments,
+            marks=None if events.marks is None else events.marks.at(slice(n_first, None)),
         )
         replay = self._replay_last(state, new)
         on_update = progress(self.recipe.training.epochs_on(n_first), 0)
@@ -219,10 +223,12 @@ class Trainer(JobRunner):
     ) -> Candidate:
         """Train W_t on D_t, from W_{t−1}; `judgement` is how W_{t−1} did on D_t (`judge`)."""
         began, t = time.perf_counter(), state.t + 1
-        history = state.history.after(events.users, events.items, events.times, n_items=events.n_items)
+        history = events.after(state.history)
         arrived = np.arange(len(state.history), len(history))
         new: Positions = range(len(state.history), len(history))
         new = np.concatenate([state.pending, arrived]) if len(state.pending) else new
+        if events.raised is not None:  # a view that has become a purchase is learned as one
+            new = np.union1d(events.raised[0], new)
         unlearned = np.concatenate([state.unlearned, arrived])
         period = Period(t, history, new, judgement.quality, state.memory, self.randomness, tested=judgement.users)
         plan = self.recipe.strategy.plan(period)
@@ -253,7 +259,8 @@ class Trainer(JobRunner):
         result = self.train(request, None if is_fresh else start, on_epoch)
         if previous is not None:
             with limit_threads(training_threads(self.recipe.training.threads)):  # many small steps, as in training
-                result.model.calibrate_from(previous, history, new, state.contexts, request.user_weights)
+                unseen = np.setdiff1d(new, () if events.raised is None else events.raised[0])
+                result.model.calibrate_from(previous, history, unseen, state.contexts, request.user_weights)
         trained, trained_items = (_NOBODY, _NOBODY) if is_fresh else (state.trained, state.trained_items)
         following = replace(
             following,
@@ -275,9 +282,7 @@ class Trainer(JobRunner):
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Record events without training on them; they belong to the period that the next update ends."""
-        history = state.history.after(
-            events.users, events.items, events.times, ends_period=False, n_items=events.n_items
-        )
+        history = events.after(state.history, ends_period=False)
         model, optimizer = self.models.grow(state, history, events.features)
         arrived = np.arange(len(state.history), len(history))
         return replace(

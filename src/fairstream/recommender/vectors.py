@@ -117,7 +117,7 @@ def _cosines(vectors: Floats, trained: Rows | None) -> Callable[[Rows], Similari
 
 def _shared_users(state: State) -> Callable[[Rows], Similarities]:
     """Items (A,) → (A, n_items) the cosines of their sets of users; −∞ for items without a common user."""
-    n_items, seen = state.history.n_items, state.history.seen
+    n_items, seen = state.history.n_items, state.history.pairs
     n_users = np.bincount(seen.items, minlength=n_items).astype(np.float64)
     by_item, ends = seen.users[np.argsort(seen.items, kind="stable")], np.cumsum(n_users, dtype=np.int64)
 

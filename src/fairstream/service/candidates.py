@@ -149,7 +149,7 @@ class Candidates:
 
     def _fit(self, events: pa.Table) -> FairRecommender:
         learning = self._config.learning
-        log = read_events(_columns(events))
+        log = read_events(_columns(events), kind_column="kind", **self._config.events.for_reading())
         groups = self._groups
         if self.has_groups:
             values = self._people[self._config.group].combine_chunks()
@@ -186,6 +186,7 @@ class Candidates:
                 f"earlier model with `fairstream rollback DIR`, or make a new workspace with `fairstream init` and "
                 f"ingest the events there"
             ) from None
+        recommender.set_kinds(**self._config.events.for_reading())
         if self.has_groups or not recommender.state.groups.is_empty:
             recommender.set_groups(self._people, groups=self._groups)
             recommender.set_target(recipe)
@@ -240,5 +241,5 @@ def names_of(evaluation: Evaluation) -> list[str]:
 
 def _columns(events: pa.Table) -> pa.Table:
     """As a recommender reads them: with timestamps, so that no time of theirs decides on the unit."""
-    chosen = events.select(["user_id", "item_id", "time"])
+    chosen = events.select(["user_id", "item_id", "time", "kind"])
     return chosen.set_column(2, "time", chosen["time"].cast(pa.timestamp("us")))

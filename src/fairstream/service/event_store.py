@@ -58,6 +58,7 @@ class EventStore:
 
     def __init__(self, workspace: Workspace) -> None:
         self._engine, self._secret = workspace.engine, workspace.secret
+        self._learned = pa.array(workspace.config.events.learned, pa.string())
 
     def append(self, batch: pa.Table) -> EventsReceipt:
         """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
@@ -88,6 +89,11 @@ class EventStore:
         query = f"SELECT {', '.join(_READ.names)} FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
         with reading(self._engine) as connection:
             return select_rows(connection, query, _READ)
+
+    def learned(self, after: int, until: int) -> pa.Table:
+        """The same of the kinds that models learn."""
+        events = self.read(after, until)
+        return events.filter(pc.is_in(events["kind"], self._learned))
 
     def parts(self) -> Iterator[pa.Table]:
         after = 0
@@ -220,7 +226,7 @@ def in_order(events: pa.Table) -> pa.Table:
 
 def events_of(store: EventStore, period: Period) -> pa.Table:
     """A closed period's events, in order, without those of users forgotten since."""
-    return in_order(store.read(period.first_seq - 1, period.last_seq))
+    return in_order(store.learned(period.first_seq - 1, period.last_seq))
 
 
 def held_out(store: EventStore, period: Period) -> pa.Table:

@@ -85,6 +85,25 @@ learned as a choice; the item leaves the person's lists."""
     judge_by: tuple[str, ...] = ()
     """Kinds by which evaluation, gate and targets judge; without any, all with a weight above 0."""
 
+    @property
+    def learned(self) -> list[str]:
+        """The kinds that models learn."""
+        return [kind for kind, weight in self.kinds.items() if weight > 0]
+
+    @property
+    def judged(self) -> list[str]:
+        """The kinds that evaluation, gate and targets judge by."""
+        return list(self.judge_by) or self.learned
+
+    @property
+    def words(self) -> str:
+        """What judges, for a sentence: "events", or "purchases"."""
+        return " and ".join(f"{kind}s" for kind in self.judge_by or ("event",))
+
+    def for_reading(self) -> dict[str, Any]:
+        """The options of `read_events`."""
+        return {"kinds": self.kinds, "returning": self.repeats, "judge_by": self.judge_by}
+
     @field_validator("kinds", mode="before")
     @classmethod
     def _check_kinds(cls, kinds: Any) -> Any:

@@ -253,7 +253,7 @@ class _Part:
         try:
             rating = columns.find_optional("rating", table, what=what)
             parser = EventParser(table if rating is None else table.drop_columns([rating]), columns)
-            user_ids, item_ids, times = parser.parse(table)
+            user_ids, item_ids, times, _ = parser.parse(table)
             parser.notes()
             if len(times) == 0:
                 raise DataError("there are none; at least one is needed")

@@ -99,9 +99,12 @@ class Sequences:
     slack: Rows  # (U,) of each user
     length: int
     minutes: Rows | None = None  # (E,) when each event happened; None: the model reads no times
+    weights: Floats | None = None  # (E,) how many times each event counts; None: once
 
-    def cut(self, shift: Rows) -> tuple[Rows, Rows, Rows | None]:
-        """(W, L) the items and the targets of all windows, and (W, L + 1) times, cut `shift` (U,) ≤ slack events later.
+    def cut(self, shift: Rows) -> tuple[Rows, Rows, Rows | None, Floats | None]:
+        """(W, L) the items and the targets of all windows, (W, L + 1) times, and (W, L) how often each target counts.
+
+        The windows are cut `shift` (U,) ≤ slack events later.
 
         Each event to learn is a target of one window. A window with fewer targets than places reads earlier items.
         """
@@ -113,7 +116,8 @@ class Sequences:
         is_target = is_event & self.learned[events] & (events >= begin[:, None])
         items = self.items[events]
         times = None if self.minutes is None else np.where(is_event, self.minutes[events], -1)
-        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:], times
+        counts = None if self.weights is None else self.weights[events][:, 1:]
+        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:], times, counts
 
     @property
     def n_places(self) -> Rows:
@@ -149,6 +153,15 @@ class Windows:
     n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
     times: Rows | None = None
     """(W, L + 1) whole minutes since 1970: of the events at the places, then of the last target; −1 where unknown."""
+    counts: Floats | None = None
+    """(W, L) how many times the target of each place counts, 1 on average over all targets; None: once."""
+
+    @property
+    def target_weights(self) -> Floats:
+        """(N,) the weight of each target."""
+        is_target = self.targets >= 0
+        weights = self.weights.repeat(is_target.sum(axis=1))
+        return weights if self.counts is None else weights * self.counts[is_target]
 
     @property
     def positives(self) -> Rows:
@@ -172,8 +185,8 @@ class Windows:
 
     def cut_again(self, key: int) -> Windows:
         """Return the same windows, cut at random places: an event then has other events before it in its window."""
-        history, targets, times = self.sequences.cut(self.sequences.random_shift(key))
-        return replace(self, history=history, targets=targets, times=times)
+        history, targets, times, counts = self.sequences.cut(self.sequences.random_shift(key))
+        return replace(self, history=history, targets=targets, times=times, counts=counts)
 
 
 def cut_windows(
@@ -192,17 +205,23 @@ def cut_windows(
 ) -> Windows:
     """Cut windows of `length` whose targets are the events to learn, about `size` targets in a batch.
 
-    The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
-    `user_weights`. A user's first event is predicted from padding alone. If the model `ignores_padding`, short windows
-    are in batches of their own, which leave out places that are padding in every window.
+    The weight of an event is its own, times (the number of its user's events to learn)^−`activity_exponent`, times the
+    user's `user_weights`. A user's first event is predicted from padding alone. If the model `ignores_padding`, short
+    windows are in batches of their own, which leave out places that are padding in every window.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
     bounds, positions = history.positions_of(users)  # (E,) all events of these users
     items = history.items_of_events(positions)
     minutes = history.minutes_of_events(positions) if with_times else None
+    own: Floats | None = None
+    if history.is_weighted:
+        every = history.weights_at(range(len(history)))
+        assert every is not None
+        own = every[positions].astype(np.float64)
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
+    own = None if own is None else own / own[places].mean()
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
     length = min(length, int((last - bounds[:-1]).max())) if ignores_padding else length
     n_windows = -(-(last - first) // length)  # (U,)
@@ -213,19 +232,21 @@ def cut_windows(
     reach = np.minimum(end + slack[owner], last[owner]), np.maximum(end - length, first[owner])
     useful = np.flatnonzero(before[reach[0]] > before[reach[1]])  # the others have no event to learn
     owner, end = owner[useful], end[useful]
-    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes)
+    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes, own)
     n_places, n_targets = sequences.n_places, before[end] - before[np.maximum(end - length, first[owner])]
     widths = (*(width for width in WIDTHS if ignores_padding and width < length), length)
     order, starts, width_of = _group(np.searchsorted(widths, n_places), positions[end - 1], n_targets, size)
     sequences, owners = sequences.at(order), users[owner[order]]
-    windows, targets, times = sequences.cut(np.zeros_like(slack))
+    windows, targets, times, counts = sequences.cut(np.zeros_like(slack))
     n_targets = n_targets[order]
     weights: Floats = np.asarray(np.bincount(owners, n_targets)[owners] ** -activity_exponent, np.float64)
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
     of_batches = starts, np.array(widths)[width_of]
-    return Windows(windows, targets, owners, codes, *of_batches, weights, sequences, n_before - len(events), times)
+    return Windows(
+        windows, targets, owners, codes, *of_batches, weights, sequences, n_before - len(events), times, counts
+    )
 
 
 def _group(kinds: Rows, times: Rows, n_targets: Rows, size: int) -> tuple[Rows, Rows, Rows]:

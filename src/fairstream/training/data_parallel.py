@@ -81,6 +81,7 @@ class _Share(Windows):
             windows.sequences,
             windows.n_without_negatives,
             None if windows.times is None else windows.times[own],
+            None if windows.counts is None else windows.counts[own],
             positions=np.repeat(before[own] - before_own, n_targets[own]) + np.arange(n_targets[own].sum()),
             shares=n_share / np.diff(windows.first_target),
             have_two_groups=windows.have_two_groups,

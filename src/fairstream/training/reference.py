@@ -124,7 +124,7 @@ class WindowEngine(Engine):
         self._target_users = windows.users.repeat(counts)
         self._last_targets = np.repeat(np.cumsum(counts) - 1, counts)  # (N,) of the window of each target
         self._target_items = torch.tensor(windows.targets[is_target], device=self._device)
-        self._weights = torch.tensor(windows.weights.repeat(counts), dtype=torch.float32, device=self._device)
+        self._weights = torch.tensor(windows.target_weights, dtype=torch.float32, device=self._device)
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:

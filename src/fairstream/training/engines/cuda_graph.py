@@ -214,7 +214,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         groups = np.full(shape, UNKNOWN, dtype=np.int64)
         groups[is_target] = windows.codes[windows.users[window]]
         weights = np.zeros(shape, dtype=np.float32)  # a filler's is 0
-        weights[is_target] = windows.weights[window]
+        weights[is_target] = windows.target_weights
         self._target_users = windows.users[window]
         n_of_window = np.bincount(window, minlength=len(windows.users))
         self._last_targets = np.repeat(np.cumsum(n_of_window) - 1, n_of_window)
