@@ -134,10 +134,11 @@ def _ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
 
 
 def _times_from_values(values: Iterable[Any], rows: Rows) -> _Micros:
-    return np.array([_micros(value, row, rows) for row, value in enumerate(values)], dtype=np.int64)
+    return np.array([micros_of(value, row, rows) for row, value in enumerate(values)], dtype=np.int64)
 
 
-def _micros(value: Any, row: int, rows: Rows) -> int:
+def micros_of(value: Any, row: int, rows: Rows) -> int:
+    """Return a time in microseconds since 1970, from seconds or ISO 8601."""
     if value is None:
         raise rows.error(row, "time is missing")
     if isinstance(value, str):

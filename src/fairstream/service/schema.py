@@ -174,7 +174,7 @@ impressions = sa.Table(  # lists that people saw: a row for each list, for repor
     Column("placement", sa.Text),
     Column("model", sa.String(32), nullable=False, comment="empty: popularity"),
     Column("experiment", sa.String(32), nullable=False, comment="empty: none"),
-    Column("arms", sa.Text, nullable=False, comment="A or B; of an interleaved list one letter for each item"),
+    Column("arms", sa.Text, nullable=False, comment="A or B; of an interleaved list a or b for each item"),
     Column("propensities", sa.JSON, nullable=False, comment="the probability that it was shown, for each item"),
     sa.Index("impressions_of_user", "user_id", "time"),
     sqlite_autoincrement=True,

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import accumulate, compress
+from itertools import accumulate, chain, compress
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,9 @@ from fairstream.errors import FairstreamError
 from fairstream.service.api.errors import ApiError, cause_of, error_from
 from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventsReceipt, EventStore
+from fairstream.service.impressions import ImpressionsReceipt, Shown, store
 from fairstream.service.serving import Serving
+from fairstream.service.workspace import Workspace
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -181,3 +183,30 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
         except Exception as error:  # the follower reads them from the database in a moment
             _log.error("stored events not handed on", extra={"why": cause_of(error)}, exc_info=error)
         return receipts
+
+
+class ImpressionWriter(Batcher[list[Shown], ImpressionsReceipt]):
+    """Stores lists that people saw; `stored` is called with those that are on disk."""
+
+    max_batch = 64
+
+    def __init__(self, workspace: Workspace, stored: Callable[[Iterable[Shown]], None]) -> None:
+        super().__init__(ThreadPoolExecutor(1, "impressions"))
+        self._workspace, self._stored = workspace, stored
+
+    async def store(self, lists: list[Shown]) -> ImpressionsReceipt:
+        """Store a batch; refused where too many wait already."""
+        if self.n_waiting() >= self.max_batch:
+            sentence = "Impressions come in faster than they can be stored; try again in 1 s."
+            raise ApiError("overloaded", sentence, retry_after=1)
+        return await self.ask(lists)
+
+    async def stop(self) -> None:
+        """Store what was accepted, then end."""
+        await self.finish()
+        self._threads.shutdown()
+
+    def handle(self, requests: list[list[Shown]]) -> list[ImpressionsReceipt | Exception]:
+        receipts = store(self._workspace, requests)
+        self._stored(chain.from_iterable(requests))
+        return [*receipts]

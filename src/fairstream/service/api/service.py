@@ -12,21 +12,24 @@ import numpy as np
 from fastapi import Depends, Request
 
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
-from fairstream.service.api.batching import ListBatcher, Writer
+from fairstream.service.api.batching import ImpressionWriter, ListBatcher, Writer
 from fairstream.service.api.follower import EVERY_SECONDS, Follower
 from fairstream.service.api.jobs import Forgetter, UpdateRunner, repeat
 from fairstream.service.api.monitoring import Metrics
 from fairstream.service.dashboard.routes import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
+from fairstream.service.impressions import Shown
 from fairstream.service.records import from_microseconds
 from fairstream.service.serving import Answer, Serving
 from fairstream.service.settings import Every
+from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 
 _LIST_THREADS = 2
 _SCHEDULE_SECONDS = 1.0
 _FORGET_SECONDS = 5.0
+_TALLY_SECONDS = 5.0
 _LATE_SECONDS = 10.0  # degraded, if the last read of the database or a waiting batch is older
 
 
@@ -40,6 +43,7 @@ class Service:
         self.keys = KeyCache(workspace.engine, limits.requests_per_second)
         self.follower = Follower(workspace, self.store, self.serving)
         self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
+        self.impressions, self._tally = ImpressionWriter(workspace, lambda lists: None), Tally(workspace)
         self.updates, self.forgetter = UpdateRunner(workspace), Forgetter(workspace)
         self.request_update = self.updates.request
         # Separate threads, so that a database that hangs takes none from recommendations.
@@ -54,6 +58,7 @@ class Service:
             "keys": (lambda: asyncio.to_thread(self.keys.read), POLL_SECONDS),
             "follower": (lambda: asyncio.to_thread(self.follower.follow), EVERY_SECONDS),
             "forgetting": (self.forgetter.step, _FORGET_SECONDS),
+            "impressions": (lambda: asyncio.to_thread(self._tally.count), _TALLY_SECONDS),
         }
         if (every := self.every) is not None:
             steps["schedule"] = (lambda: self.updates.request_if_due(every), _SCHEDULE_SECONDS)
@@ -68,6 +73,7 @@ class Service:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await self.updates.stop()
             await self.writer.stop()
+            await self.impressions.stop()
             await asyncio.to_thread(self.list_threads.shutdown)
             # A cancelled task may still use the database in its thread.
             await asyncio.get_running_loop().shutdown_default_executor()
@@ -100,6 +106,12 @@ class Service:
             problem=problems[0] if problems else None,
             n_lists=sum(lists.values()),
             n_fallbacks=lists.get("popularity", 0),
+        )
+
+    def stamp(self, user_id: str, items: list[str], time: int, list_id: str | None) -> Shown:
+        """Return a list that a user saw, with the model that made it and the probability of each item."""
+        return Shown(
+            user_id, items, time, list_id, model=self.serving.status().model or "", propensities=[1.0] * len(items)
         )
 
     def recommend(self, user_id: str, k: int) -> Answer:

@@ -1,0 +1,220 @@
+"""Lists that people saw: storing, reporting, and what each person was shown in vain. `tally` counts the results."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from threading import Lock
+from time import sleep
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Engine, Table, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fairstream.service import schema
+from fairstream.service.database import now, reading, writing
+from fairstream.service.event_store import PAUSE_SECONDS, one_writer
+from fairstream.service.people import forgotten_until
+from fairstream.service.records import Time, from_microseconds
+from fairstream.service.settings import Impressions
+from fairstream.service.workspace import Workspace
+
+TALLIED_LISTS, TALLIED_EVENTS = "impressions tallied", "events tallied"
+"""Names in `changes` of the last rows that were counted."""
+HOUR = 3_600_000_000
+_DAY = 24 * HOUR
+_AT_ONCE = 2_000
+_MAX_PEOPLE = 200_000  # whose shown items a process remembers
+_rows = schema.impressions
+
+
+class Shown(NamedTuple):
+    """A list that somebody saw."""
+
+    user_id: str
+    items: list[str]
+    time: int
+    list_id: str | None = None
+    placement: str | None = None
+    model: str = ""
+    experiment: str = ""
+    arms: str = ""
+    propensities: Sequence[float] = ()
+    has_time: bool = True
+
+    def row(self) -> dict[str, Any]:
+        """Return the row to store; a list with an id but no time is the same whenever it is sent again."""
+        when = self.time if self.has_time or self.list_id is None else 0
+        digest = sha256(json.dumps([self.user_id, self.items, when, self.list_id, self.placement]).encode())
+        content = self._asdict() | {"propensities": list(self.propensities), "outcomes": "0" * len(self.items)}
+        del content["has_time"]
+        return content | {"id": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class ImpressionsReceipt:
+    """The numbers of lists that are new, known already, or of forgotten people."""
+
+    accepted: int
+    repeated: int
+    forgotten: int
+
+
+def store(workspace: Workspace, batches: Sequence[Sequence[Shown]]) -> list[ImpressionsReceipt]:
+    """Store batches of lists in one transaction: all of them or none."""
+    with writing(workspace.engine) as connection:
+        one_writer(connection)  # numbers become visible in their order, and nobody is forgotten meanwhile
+        first = insert_into(connection, schema.changes).on_conflict_do_nothing()
+        last = connection.scalar(select(func.max(schema.events.c.seq))) or 0
+        connection.execute(first, [{"name": TALLIED_LISTS, "version": 0}, {"name": TALLIED_EVENTS, "version": last}])
+        until = forgotten_until(connection, workspace.secret, {each.user_id for batch in batches for each in batch})
+        receipts = []
+        for batch in batches:
+            rows = [each.row() for each in batch if each.time > until.get(each.user_id, -(2**63))]
+            new = insert_into(connection, _rows).on_conflict_do_nothing(index_elements=[_rows.c.id])
+            n = len(connection.execute(new.returning(_rows.c.seq), rows).all()) if rows else 0
+            receipts.append(ImpressionsReceipt(n, len(rows) - n, len(batch) - len(rows)))
+        return receipts
+
+
+def insert_into(connection: Connection, table: Table) -> Any:
+    """Return an insert that may say what a conflict does."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def prune(workspace: Workspace) -> int:
+    """Delete the lists that are older than `retention.impressions_days`; return how many there were."""
+    before, n_deleted = now() - workspace.config.retention.impressions_days * _DAY, 0
+    while True:
+        with writing(workspace.engine) as connection:
+            earliest = select(_rows.c.seq, _rows.c.time).order_by(_rows.c.seq).limit(_AT_ONCE)
+            rows = connection.execute(earliest).all()
+            old = [row.seq for row in rows if row.time < before]
+            connection.execute(delete(_rows).where(_rows.c.seq.in_(old)))
+        n_deleted += len(old)
+        if len(old) < _AT_ONCE:
+            return n_deleted
+        sleep(PAUSE_SECONDS)  # lets writers of events in
+
+
+class Shares(BaseModel):
+    """How many items were shown, and what came of them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    lists: int = 0
+    shown: int = 0
+    clicked: int = 0
+    converted: int = 0
+    click_through: float | None = None
+    conversion: float | None = None
+
+    @classmethod
+    def of(cls, n: Mapping[str, int]) -> Shares:
+        shown = n.get("shown", 0)
+        rates = (n.get(what, 0) / shown if shown else None for what in ("clicked", "converted"))
+        counts = {what: n.get(what, 0) for what in ("lists", "shown", "clicked", "converted")}
+        return cls(**counts, **dict(zip(("click_through", "conversion"), rates, strict=True)))
+
+
+class Report(BaseModel):
+    """What was shown since a moment, and what came of it."""
+
+    since: Time
+    everyone: Shares
+    kinds: dict[str, int]
+    by_model: dict[str, Shares]
+    by_hour: dict[datetime, Shares]
+
+    @classmethod
+    def of(cls, engine: Engine, hours: int) -> Report:
+        """Return the report of the last hours, from the hourly counts."""
+        count = schema.impression_counts.c
+        first = now() // HOUR - hours + 1
+        query = select(count.hour, count.model, count.what, func.sum(count.n).label("n"))
+        query = query.where(count.hour >= first).group_by(count.hour, count.model, count.what)
+        everyone, models, by_hour = (
+            Counter[str](),
+            defaultdict[str, Counter[str]](Counter),
+            defaultdict[int, Counter[str]](Counter),
+        )
+        with reading(engine) as connection:
+            for row in connection.execute(query):
+                for part in (everyone, models[row.model or "popularity"], by_hour[row.hour]):
+                    part[row.what] += int(row.n)
+        return cls(
+            since=from_microseconds(first * HOUR),
+            everyone=Shares.of(everyone),
+            kinds={what.removeprefix("kind:"): n for what, n in sorted(everyone.items()) if what.startswith("kind:")},
+            by_model={model: Shares.of(n) for model, n in sorted(models.items())},
+            by_hour={from_microseconds(hour * HOUR): Shares.of(n) for hour, n in sorted(by_hour.items())},
+        )
+
+
+class ShownInVain:
+    """How often each user was shown each item without an event; safe to use from many threads.
+
+    After `avoid_days` without being shown an item starts again at 0. The people shown least recently are dropped where
+    there are too many.
+    """
+
+    def __init__(self, config: Impressions) -> None:
+        self._after, self._micros = config.avoid_after, round(config.avoid_days * _DAY)
+        self._counts: OrderedDict[str, dict[str, tuple[int, int]]] = OrderedDict()  # item: how often, the last time
+        self._lock = Lock()
+
+    def add(self, user_id: str, items: Iterable[str], time: int) -> bool:
+        """Count a list; return whether the user now avoids another item."""
+        if self._after is None:
+            return False
+        avoids = False
+        with self._lock:
+            counts = self._counts.setdefault(user_id, {})
+            self._counts.move_to_end(user_id)
+            for item in items:
+                n, last = counts.get(item, (0, 0))
+                n = n + 1 if last > time - self._micros else 1
+                counts[item] = n, max(last, time)
+                avoids |= n == self._after
+            while len(self._counts) > _MAX_PEOPLE:
+                self._counts.popitem(last=False)
+        return avoids
+
+    def reacted(self, user_ids: Iterable[str], item_ids: Iterable[str]) -> None:
+        """Start again for items that their users had events with."""
+        with self._lock:
+            for user_id, item_id in zip(user_ids, item_ids, strict=True) if self._counts else ():
+                self._counts.get(user_id, {}).pop(item_id, None)
+
+    def forget(self, user_ids: Iterable[str]) -> None:
+        with self._lock:
+            for user_id in user_ids:
+                self._counts.pop(user_id, None)
+
+    def avoided_by(self, user_id: str, time: int) -> list[str]:
+        """Return the items to leave out of a user's lists."""
+        if not self._counts:
+            return []
+        with self._lock:
+            counts = self._counts.get(user_id, {})
+            return [
+                item for item, (n, last) in counts.items() if n >= (self._after or n) and last > time - self._micros
+            ]
+
+
+def shown_after(engine: Engine, seq: int, since: int) -> Iterator[Any]:
+    """Yield seq, user_id, items and time of the lists after one, in parts, without those from before a time."""
+    columns = select(_rows.c.seq, _rows.c.user_id, _rows.c["items"], _rows.c.time)
+    while True:
+        with reading(engine) as connection:
+            page = columns.where(_rows.c.seq > seq).order_by(_rows.c.seq).limit(_AT_ONCE)
+            part = connection.execute(page).all()
+        yield from (row for row in part if row.time >= since)
+        if len(part) < _AT_ONCE:
+            return
+        seq = part[-1].seq

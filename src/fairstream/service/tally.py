@@ -1,0 +1,231 @@
+"""Counts what came of lists that people saw.
+
+An event is a result of the latest list that showed its item to its user, at most `[impressions] window_hours` before.
+An item of a list counts as clicked after the first such event of a positive kind, and as converted after the first one
+of a kind in `[events] judge_by` (`purchase` where that names none).
+
+Each transaction counts new rows and moves its place in both tables: killed at any moment, no row is counted twice or
+left out. An event is counted one call after it was first seen, so that a list may arrive seconds after its clicks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, select, update
+
+from fairstream.evaluation.sequential import ArmTotals
+from fairstream.service import schema
+from fairstream.service.database import now, reading, writing
+from fairstream.service.event_store import one_writer
+from fairstream.service.impressions import HOUR, TALLIED_EVENTS, TALLIED_LISTS, insert_into, prune
+from fairstream.service.people import in_parts
+from fairstream.service.settings import EventKinds
+from fairstream.service.workspace import Workspace
+
+_LISTS_AT_ONCE, _EVENTS_AT_ONCE = 2_000, 10_000
+_NOTHING, _CLICKED, _CONVERTED = "012"
+_Showings = dict[tuple[str, str], list[tuple[int, int, Row[Any]]]]
+"""By user and item: the time of a list, the item's position, and the list's row; the earliest list first."""
+_rows, _users = schema.impressions, schema.experiment_users
+
+
+class Tally:
+    """Counts what came of lists; one for each process, and any number of processes."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._seen = 0  # the last event at the call before
+        self._pruned = 0
+
+    def count(self) -> None:
+        """Count everything that is new."""
+        engine = self._workspace.engine
+        with reading(engine) as connection:
+            until, self._seen = self._seen, connection.scalar(select(func.max(schema.events.c.seq))) or 0
+        while self._count_some(until):
+            pass
+        if now() - self._pruned > HOUR:
+            self._pruned = now()
+            prune(self._workspace)
+
+    def _count_some(self, until: int) -> bool:
+        """Count some new lists and events; return whether there may be more."""
+        with reading(self._workspace.engine) as connection:
+            places = _places(connection)
+            if TALLIED_LISTS not in places:
+                return False
+            batch = _Batch(connection, self._workspace, places[TALLIED_LISTS], places[TALLIED_EVENTS], until)
+        if not (batch.lists or batch.events):
+            return False
+        with writing(self._workspace.engine) as connection:
+            one_writer(connection)
+            # Another process has counted these rows, or somebody was forgotten: count again.
+            if _places(connection) == places:
+                _move(connection, TALLIED_LISTS, batch.lists)
+                _move(connection, TALLIED_EVENTS, batch.events)
+                batch.write(connection)
+        return len(batch.lists) == _LISTS_AT_ONCE or len(batch.events) == _EVENTS_AT_ONCE
+
+
+def _places(connection: Connection) -> dict[str, int]:
+    place = schema.changes.c
+    rows = select(place.name, place.version).where(place.name.in_((TALLIED_LISTS, TALLIED_EVENTS, "forgotten")))
+    return dict(connection.execute(rows).all())
+
+
+def _move(connection: Connection, name: str, rows: Sequence[Row[Any]]) -> None:
+    if rows:
+        change = update(schema.changes).where(schema.changes.c.name == name)
+        connection.execute(change.values(version=rows[-1].seq))
+
+
+class _Batch:
+    """New lists, new events, and the lists that these are results of."""
+
+    def __init__(self, connection: Connection, workspace: Workspace, after: int, after_event: int, until: int) -> None:
+        event, config = schema.events.c, workspace.config
+        new = select(_rows).where(_rows.c.seq > after).order_by(_rows.c.seq).limit(_LISTS_AT_ONCE)
+        self.lists = connection.execute(new).all()
+        last = self.lists[-1].seq if self.lists else after
+        results = select(schema.events).where(event.seq > after_event, event.seq <= until).order_by(event.seq)
+        n_events = 0 if len(self.lists) == _LISTS_AT_ONCE else _EVENTS_AT_ONCE  # events wait for the lists before them
+        self.events = connection.execute(results.limit(n_events)).all()
+        self._window = round(config.impressions.window_hours * HOUR)
+        self.n: Counter[tuple[int, str, str, str, str]] = Counter()
+        self._outcomes: dict[int, list[str]] = {}
+        self._users: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._votes: dict[tuple[str, str], str] = {}
+        for row in self.lists:
+            self._add(row, "lists", "" if row.arms.islower() else row.arms)
+            for position in range(len(row.items)):
+                self._add(row, "shown", _arm(row, position), is_of_user=True)
+        self._attribute(self._shown_before(connection, last), config.events)
+
+    def _shown_before(self, connection: Connection, last: int) -> _Showings:
+        """Return the lists of the events' users by user and item."""
+        if not self.events:
+            return {}
+        first, until = min(event.time for event in self.events), max(event.time for event in self.events)
+        within = (_rows.c.seq <= last, _rows.c.time >= first - self._window, _rows.c.time <= until)
+        shown = defaultdict(list)
+        for part in in_parts(sorted({event.user_id for event in self.events}), 1000):
+            of_users = select(_rows).where(_rows.c.user_id.in_(part), *within).order_by(_rows.c.time, _rows.c.seq)
+            for row in connection.execute(of_users):
+                for position, item in enumerate(row.items):
+                    shown[row.user_id, item].append((row.time, position, row))
+        return shown
+
+    def _attribute(self, shown: _Showings, kinds: EventKinds) -> None:
+        converting = conversions(kinds)
+        for event in self.events:
+            lists = [each for each in shown.get((event.user_id, event.item_id), ()) if each[0] <= event.time]
+            if not lists or event.time - lists[-1][0] > self._window:
+                continue
+            _, position, row = lists[-1]
+            arm = _arm(row, position)
+            self._add(row, f"kind:{event.kind}", arm)
+            outcomes = self._outcomes.setdefault(row.seq, list(row.outcomes))
+            before = outcomes[position]
+            if kinds.kinds.get(event.kind, 0.0) > 0:
+                outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
+            if before == _NOTHING != outcomes[position]:
+                self._add(row, "clicked", arm, is_of_user=True)
+                if row.arms.islower():
+                    self._votes.setdefault((row.experiment, row.user_id), arm)
+            if before != _CONVERTED == outcomes[position]:
+                self._add(row, "converted", arm, is_of_user=True)
+
+    def _add(self, row: Row[Any], what: str, arm: str, *, is_of_user: bool = False) -> None:
+        self.n[row.time // HOUR, row.experiment, arm, row.model, what] += 1
+        if is_of_user and arm and row.experiment:
+            of_user = self._users[row.experiment, row.user_id]
+            of_user[what] += 1
+            of_user[row.arms] += 1
+
+    def write(self, connection: Connection) -> None:
+        """Store the counts."""
+        counted = insert_into(connection, schema.impression_counts)
+        key = ["hour", "experiment", "arm", "model", "what"]
+        counted = counted.on_conflict_do_update(
+            index_elements=key, set_={"n": schema.impression_counts.c.n + counted.excluded.n}
+        )
+        if self.n:
+            connection.execute(counted, [dict(zip(key, values, strict=True), n=n) for values, n in self.n.items()])
+        if self._outcomes:
+            change = update(_rows).where(_rows.c.seq == bindparam("row")).values(outcomes=bindparam("new"))
+            connection.execute(change, [{"row": seq, "new": "".join(new)} for seq, new in self._outcomes.items()])
+        for experiment in {experiment for experiment, _ in self._users}:
+            self._write_users(connection, experiment)
+
+    def _write_users(self, connection: Connection, experiment: str) -> None:
+        """Add to the users' rows and, by what these change, to the totals of the arms."""
+        own = {user: new for (name, user), new in self._users.items() if name == experiment}
+        before = dict[str, Row[Any]]()
+        for part in in_parts(list(own), 1000):
+            known = select(_users).where(_users.c.experiment == experiment, _users.c.user_id.in_(part))
+            before |= {row.user_id: row for row in connection.execute(known)}
+        totals = Totals.read(connection, experiment)
+        rows = []
+        for user, new in own.items():
+            row = before.get(user)
+            arm = row.arm if row else next((arm for arm in "AB" if new[arm]), "")
+            old = (row.shown, row.clicked, row.converted, row.vote) if row else (0, 0, 0, 0)
+            counts = [n + new[what] for n, what in zip(old, ("shown", "clicked", "converted"), strict=False)]
+            vote = old[3] or {"A": -1, "B": 1}.get(self._votes.get((experiment, user), ""), 0)
+            totals.replace(arm, old, (*counts, vote), is_new=row is None)
+            values = dict(zip(("shown", "clicked", "converted"), counts, strict=True), vote=vote, arm=arm)
+            rows.append(values | {"experiment": experiment, "user_id": user})
+        new_rows = insert_into(connection, _users)
+        changed = {name: new_rows.excluded[name] for name in ("shown", "clicked", "converted", "vote")}
+        connection.execute(new_rows.on_conflict_do_update(index_elements=["experiment", "user_id"], set_=changed), rows)
+        totals.write(connection, experiment)
+
+
+def _arm(row: Row[Any], position: int) -> str:
+    """Return the arm that an item came from: that of its list, or in an interleaved list its own."""
+    arms: str = row.arms
+    return arms[position].upper() if arms.islower() else arms
+
+
+def conversions(kinds: EventKinds) -> frozenset[str]:
+    """The kinds of events that count as a conversion."""
+    return frozenset(kinds.judge_by or [kind for kind in ("purchase",) if kind in kinds.kinds])
+
+
+class Totals:
+    """The sums over the users of each arm, from which tests are computed."""
+
+    def __init__(self, stored: dict[str, Any]) -> None:
+        self.votes: Counter[str] = Counter(stored.get("votes", {}))
+        self._arms = {
+            (arm, what): ArmTotals(*stored.get(f"{what} {arm}", ()))
+            for arm in ("A", "B")
+            for what in ("clicked", "converted")
+        }
+
+    @classmethod
+    def read(cls, connection: Connection, experiment: str) -> Totals:
+        rows = schema.experiments.c
+        return cls(connection.scalar(select(rows.totals).where(rows.id == experiment)) or {})
+
+    def write(self, connection: Connection, experiment: str) -> None:
+        totals: dict[str, Any] = {f"{what} {arm}": astuple(own) for (arm, what), own in self._arms.items()}
+        change = update(schema.experiments).where(schema.experiments.c.id == experiment)
+        connection.execute(change.values(totals=totals | {"votes": dict(self.votes)}))
+
+    def of(self, what: str) -> tuple[ArmTotals, ArmTotals]:
+        """Return both arms' totals of an outcome."""
+        return self._arms["A", what], self._arms["B", what]
+
+    def replace(self, arm: str, old: Sequence[int], new: Sequence[int], *, is_new: bool) -> None:
+        """Count a user's new numbers (shown, clicked, converted, vote) instead of the old ones."""
+        if new[3] != old[3]:
+            self.votes["B" if new[3] > 0 else "A"] += 1
+        for at, what in ((1, "clicked"), (2, "converted")):
+            if arm:
+                before = ArmTotals() if is_new else ArmTotals.of([old[at]], [old[0]])
+                self._arms[arm, what] = self._arms[arm, what] - before + ArmTotals.of([new[at]], [new[0]])

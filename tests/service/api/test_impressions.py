@@ -1,0 +1,71 @@
+"""POST /v1/impressions and its report over HTTP."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from fairstream.service.workspace import Workspace
+from live_services import Running, wait_until
+
+
+def post(client: Running, *impressions: dict[str, Any]) -> Any:
+    return client.post("/v1/impressions", json={"impressions": impressions}, headers=client.keys.ingest)
+
+
+def test_click_through_is_reported_seconds_after_the_clicks(new_service: Any) -> None:
+    _, client = new_service()
+    answer = post(client, *({"user_id": f"u{n}", "items": ["i1", "i2"], "placement": "home"} for n in range(10)))
+    assert (answer.status_code, answer.json()) == (200, {"accepted": 10, "repeated": 0, "forgotten": 0})
+    clicks = [{"user_id": f"u{n}", "item_id": "i1", "time": time.time(), "kind": "click"} for n in range(4)]
+    assert client.post("/v1/events", json=clicks, headers=client.keys.ingest).status_code == 200
+
+    def report() -> Any:
+        return client.get("/v1/impressions/report?hours=2", headers=client.keys.read).json()
+
+    wait_until(lambda: report()["everyone"]["clicked"] == 4)
+    assert report()["everyone"] == {
+        "lists": 10,
+        "shown": 20,
+        "clicked": 4,
+        "converted": 0,
+        "click_through": 0.2,
+        "conversion": 0.0,
+    }
+    [model] = report()["by_model"]
+    assert model == client.app.state.service.serving.status().model
+
+
+def test_before_anything_is_shown_the_report_has_no_rates(shared: tuple[Workspace, Running]) -> None:
+    _, client = shared
+    everyone = client.get("/v1/impressions/report", headers=client.keys.read).json()["everyone"]
+    assert (everyone["shown"], everyone["click_through"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("impression", "sentence"),
+    [
+        ({"items": ["a"]}, "impressions.1.user_id: Field required"),
+        ({"user_id": "u", "items": []}, "impressions.1.items: List should have at least 1 item"),
+        ({"user_id": "u", "items": ["a", "a"]}, "impression 2: items must be different"),
+        ({"user_id": "u", "items": ["a"], "time": "soon"}, "impression 2: time must be seconds since 1970 or ISO 8601"),
+        ({"user_id": "u", "items": ["a"], "time": 4e9}, "impression 2: time must be at most 300 seconds ahead"),
+        ({"user_id": "u", "items": ["a"], "clicked": True}, "a field: Extra inputs are not permitted"),
+    ],
+)
+def test_bad_impressions_are_refused_whole(
+    shared: tuple[Workspace, Running], impression: dict[str, Any], sentence: str
+) -> None:
+    _, client = shared
+    answer = post(client, {"user_id": "good", "items": ["a"]}, impression)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(sentence)
+    assert client.get("/v1/impressions/report", headers=client.keys.read).json()["everyone"]["lists"] == 0
+
+
+def test_reading_keys_store_no_impressions(shared: tuple[Workspace, Running]) -> None:
+    _, client = shared
+    body = {"impressions": [{"user_id": "u", "items": ["a"]}]}
+    assert client.post("/v1/impressions", json=body, headers=client.keys.read).status_code == 403
