@@ -6,16 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from streams import SMALL, periods_of, take_in
 from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.service.event_store import EventStore
-from fairstream.service.incoming import batch_from_json
+from fairstream.recommender import load
+from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.incoming import batch_from_arrow, batch_from_json
+from fairstream.service.registry import models
 from fairstream.service.settings import FILE, EventKinds, LiveConfig
+from fairstream.service.status import Status
+from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
+PERIODS, PEOPLE = periods_of()
 Maker = Callable[..., Workspace]
 EVENT = {"user_id": "u", "item_id": "i", "time": 0}
 SHOP = EventKinds(kinds={"look": 0.5, "buy": 2, "seen": 0, "return": -1}, default="look")
@@ -81,3 +90,42 @@ def test_kinds_of_the_file_are_read_as_they_were_written(new_workspace: Maker) -
     assert "[events]" in (workspace.folder / FILE).read_text()
     with Workspace.open(workspace.folder) as again:
         assert again.config.events == kinds
+
+
+def with_kinds(events: pa.Table, share: float = 0.5, kind: str = "purchase", other: str = "view") -> pa.Table:
+    """The same events, some of them by lot of one kind and the rest of another."""
+    is_one = np.random.default_rng(len(events)).random(len(events)) < share
+    return events.append_column("kind", pa.array(np.where(is_one, kind, other)))
+
+
+def test_updates_judge_by_the_kinds_that_are_named(new_workspace: Maker) -> None:
+    workspace = new_workspace(**SMALL, events=EventKinds(judge_by=("purchase",)))
+    for t, share in enumerate([0.5, 0.5, 0.0]):
+        take_in(workspace, with_kinds(PERIODS[t], share))
+        outcome = update(workspace)
+        if t == 0:
+            continue
+        if t == 2:
+            assert outcome.reason.startswith("the period stays open: 0 users have held-out purchases to judge by")
+            break
+        evaluation = closed_periods(workspace.engine)[1].evaluation
+        assert evaluation is not None
+        assert evaluation["kinds"] == ["purchase"]
+        is_bought = pc.equal(with_kinds(PERIODS[1])["kind"], "purchase")
+        assert evaluation["n_tested_users"] <= pc.count_distinct(PERIODS[1].filter(is_bought)["user_id"]).as_py()
+        sentences = [check["sentence"] for check in models(workspace.engine)[0].decision["checks"]]
+        assert any("NDCG@20 by purchases for" in sentence for sentence in sentences)
+        assert "its NDCG by purchases was" in " ".join(Status.of(workspace).sentences())
+
+
+def test_kinds_that_do_not_count_are_stored_and_not_learned(new_workspace: Maker) -> None:
+    kinds = EventKinds(kinds={"event": 1, "seen": 0, "dislike": -1})
+    workspace = new_workspace(**SMALL, events=kinds)
+    for kind in ("event", "seen", "dislike"):
+        events = PERIODS[0].append_column("kind", pa.array([kind] * len(PERIODS[0])))
+        EventStore(workspace).append(batch_from_arrow(events, workspace.config.limits, kinds))
+    outcome = update(workspace)
+    assert EventStore(workspace).n_open() == 0
+    assert outcome.model is not None
+    learned = load(workspace.models.path(outcome.model)).state.history
+    assert len(learned) == int(0.8 * len(PERIODS[0]))

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ learned as a choice; the item leaves the person's lists."""
     @property
     def words(self) -> str:
         """What judges, for a sentence: "events", or "purchases"."""
-        return " and ".join(f"{kind}s" for kind in self.judge_by or ("event",))
+        return judged(self.judge_by)
 
     def for_reading(self) -> dict[str, Any]:
         """The options of `read_events`."""
@@ -397,6 +397,11 @@ def _toml(value: Any) -> str:
         options = [f"{_key(name)} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
         return f"{{ {', '.join(options)} }}"
     return json.dumps(value, ensure_ascii=False)
+
+
+def judged(kinds: Iterable[str]) -> str:
+    """What judges, for a sentence: "events", or "purchases"."""
+    return " and ".join(f"{kind}s" for kind in kinds) or "events"
 
 
 def _key(name: str) -> str:

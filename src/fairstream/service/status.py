@@ -10,6 +10,7 @@ from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, unpromoted_in_a_row
+from fairstream.service.settings import judged
 from fairstream.service.workspace import Workspace
 
 _LATEST = 60
@@ -26,6 +27,7 @@ class Status(BaseModel):
     unpromoted_in_a_row: int  # updates since the last promotion that ended without one
     n_periods: int
     ndcg: float | None  # of the model in service on the last period
+    judged_by: list[str]  # the kinds of events that it was judged by; none: all that are learned
     trend: str | None  # a sentence, if the quality falls
     largest_gap: Gap | None  # between a group and everyone else, as published
     no_gap: str | None  # why there is none although groups are known
@@ -49,6 +51,7 @@ class Status(BaseModel):
                 "unpromoted_in_a_row": len(unpromoted_in_a_row(engine)),
                 "n_periods": last[-1].t + 1 if last else 0,
                 "ndcg": score.get("mean"),
+                "judged_by": evaluation.get("kinds", []),
                 "trend": falling([score_in(period.evaluation).get("mean") for period in last]),
                 "largest_gap": gap,
                 "no_gap": why_no_gap(evaluation) if gap is None and score.get("by_group") else None,
@@ -64,9 +67,10 @@ class Status(BaseModel):
         if self.model is not None and self.since is not None:
             lines = [f"Model {self.model} has been in service since {self.since:%Y-%m-%d %H:%M:%S} UTC."]
         if self.ndcg is not None:
+            by = f" by {judged(self.judged_by)}" if self.judged_by else ""
             gap = "" if self.largest_gap is None else f"; {self.largest_gap.words}"
             gap += "" if self.no_gap is None else f"; no gap between groups is reported: {self.no_gap}"
-            lines.append(f"On the last of {self.n_periods} periods its NDCG was {self.ndcg:.4f}{gap}.")
+            lines.append(f"On the last of {self.n_periods} periods its NDCG{by} was {self.ndcg:.4f}{gap}.")
             if self.trend is not None:
                 lines.append(self.trend)
             if self.largest_gap is not None and (noise := noise_words(self.epsilon)) is not None:

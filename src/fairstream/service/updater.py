@@ -12,7 +12,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -78,12 +78,13 @@ class _Update:
     def __init__(self, workspace: Workspace, say: Say, conclude: Callable[[Connection, Outcome], None]) -> None:
         self.conclude = conclude
         self.workspace, self.say, self.gate = workspace, say, workspace.config.gate
+        self.kinds = workspace.config.events
         self.engine, self.store = workspace.engine, EventStore(workspace)
         self.periods = closed_periods(self.engine)
         self.t = len(self.periods)
         before = self.periods[-1] if self.periods else None
         self.first, self.last = (before.last_seq + 1 if before else 1), self.store.last_seq()
-        self.events = in_order(self.store.read(self.first - 1, self.last))
+        self.events = in_order(self.store.learned(self.first - 1, self.last))
         self.n_learnable = int(len(self.events) * (1 - self.gate.held_out))
         self.n_late = self._late(before) if before else 0
 
@@ -94,12 +95,13 @@ class _Update:
 
     def run(self) -> Outcome:
         head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
-        n_users, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
+        is_judged = pc.is_in(tail["kind"], pa.array(self.kinds.judged, pa.string()))
+        n_users, needed = pc.count_distinct(tail.filter(is_judged)["user_id"]).as_py(), self.gate.min_tested_users
         if n_users < needed:
             return Outcome(
                 "skipped",
-                f"the period stays open: {n_users} users have held-out events to judge by, {needed} are needed "
-                f"(gate.min_tested_users); {len(self.events)} events wait",
+                f"the period stays open: {n_users} users have held-out {self.kinds.words} to judge by, {needed} are "
+                f"needed (gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
         parent = None if current is None else current.model
@@ -124,7 +126,18 @@ class _Update:
         except DataError as error:  # it tests nobody, or too few users
             return Outcome("skipped", f"the period stays open: {error}; {len(self.events)} events wait")
         seconds = time.perf_counter() - begin
-        return self._conclude(trial, evaluation, Decision((busiest, *self._checks(trial, drifts))), parent, seconds)
+        return self._conclude(
+            trial, evaluation, Decision((busiest, *map(self._named, self._checks(trial, drifts)))), parent, seconds
+        )
+
+    def _named(self, check: Check) -> Check:
+        """A check whose sentence names the kinds that judge."""
+        by = f"NDCG@{self.gate.k} by {self.kinds.words} for"
+        return (
+            replace(check, sentence=check.sentence.replace(f"NDCG@{self.gate.k} for", by))
+            if self.kinds.judge_by
+            else check
+        )
 
     def _checks(self, trial: Trial, drifts: list[Check]) -> Iterator[Check]:
         yield finite(trial.what_is_not_finite)
@@ -251,7 +264,8 @@ class _Update:
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
         names, config = names_of(evaluation), self.workspace.config
-        return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon)
+        kinds = {"kinds": list(self.kinds.judge_by)} if self.kinds.judge_by else {}
+        return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon) | kinds
 
 
 def _hash(events: pa.Table) -> str:
