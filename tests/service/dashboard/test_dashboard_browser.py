@@ -119,7 +119,7 @@ def test_charts_are_drawn_and_nothing_leaves_the_host(page: Browser, address: st
             })"""
         )
     assert page.requests
-    assert [request for request in page.requests if not request.startswith(f"{address}/")] == []
+    assert [each for each in page.requests if not each.startswith((f"{address}/", "data:"))] == []  # the browser draws fields
     assert page.wrong == []
 
 
