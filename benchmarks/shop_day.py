@@ -253,14 +253,20 @@ class Day:
 
     async def update(self) -> str:
         """Run an update; return how it ended."""
-        answer = await self.shop.http.post("/v1/updates")
-        if answer.status_code != 202:
-            return f"update: {answer.status_code}"
+        answer = await self._ask("POST", "/v1/updates")
+        if answer is None or answer.status_code != 202:
+            return f"update: {'no answer' if answer is None else answer.json()['detail']}"
         while True:
-            row = (await self.shop.http.get(answer.headers["location"])).json()
-            if row["finished"] is not None:
-                return f"update {row['state']}: {row['reason']}"
+            row = await self._ask("GET", answer.headers["location"])
+            if row is not None and row.status_code == 200 and row.json()["finished"] is not None:
+                return f"update {row.json()['state']}: {row.json()['reason']}"
             await asyncio.sleep(0.3)
+
+    async def _ask(self, method: str, path: str) -> httpx.Response | None:
+        try:
+            return await self.shop.http.request(method, path)
+        except httpx.TransportError:
+            return None
 
     async def play(self) -> None:
         begin = time.monotonic()
@@ -343,9 +349,8 @@ class Day:
         item, held_by = max(holders.items(), key=lambda pair: len(pair[1]))
         world.is_sold[world.rows[item]] = False
         begin = time.monotonic()
-        await shop.send("PUT", f"/v1/items/{item}", {"available": False})
+        await shop.send("PUT", "/v1/items", [{"item_id": item, "available": False}])
         seconds = time.monotonic() - begin
-        shop.forbidden[item] = time.monotonic()
         await asyncio.sleep(1.0)
         answers = await _at_once(AT_ONCE, (shop.list_of(person) for person in held_by))
         still = sum(any(each["item_id"] == item for each in answer[1]["items"]) for answer in answers if answer)
@@ -379,10 +384,8 @@ class Day:
 
     async def report(self) -> dict[str, Any]:
         """Return what the service says of itself: the quality that it measured, regret and level of each group."""
-        try:
-            periods = (await self.shop.http.get("/v1/periods", params={"limit": "1000"})).json()["data"]
-        except (httpx.TransportError, KeyError, ValueError):
-            return {}
+        answer = await self._ask("GET", "/v1/periods?limit=1000")
+        periods = answer.json()["data"] if answer is not None and answer.status_code == 200 else []
         if not periods:
             return {}
         last = periods[-1]
@@ -447,9 +450,10 @@ async def _run(place: Place, partner: str, world: World, options: argparse.Names
     shop = Shop(place, partner, world)
     day = Day(shop, options, outage)
     begin = time.monotonic()
-    await day.open()
-    ready = time.monotonic() - begin
-    await day.play()
+    async with shop.http:
+        await day.open()
+        ready = time.monotonic() - begin
+        await day.play()
     return {
         "options": vars(options),
         "hours": [hour.to_dict(len(world.items)) for hour in day.hours],

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from benchmarks.shop_day import main
 from benchmarks.shop_page import totals
 
@@ -14,9 +13,9 @@ SMALL = "--people 3000 --items 800 --visits 8000 --begin 10 --hours 9 --seconds-
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("database", ["", "--postgres"])
-def test_a_day_in_a_shop(tmp_path: Path, database: str) -> None:
-    day = main([str(tmp_path / "day.html"), *SMALL.split(), *database.split()])
+@pytest.mark.parametrize("where", ["", "--postgres"])
+def test_a_day_in_a_shop(tmp_path: Path, where: str) -> None:
+    day = main([str(tmp_path / "day.html"), *SMALL.split(), *where.split()])
     sums = totals(day["hours"])
     everyone = sums["everyone"]
     assert everyone["visits"] > 2000
@@ -26,7 +25,9 @@ def test_a_day_in_a_shop(tmp_path: Path, database: str) -> None:
     # The lists are worth more than those by popularity, to every group.
     assert all(group["served"] > 1.2 * group["popular"] for group in sums.values())
     notes = [note for hour in day["hours"] for note in hour["notes"]]
-    assert any(re.fullmatch(r"i\d+ is recalled in \d+ ms; of [1-9]\d* lists with it 0 are left", note) for note in notes)
+    assert any(
+        re.fullmatch(r"i\d+ is recalled in \d+ ms; of [1-9]\d* lists with it 0 are left", note) for note in notes
+    )
     assert any("the database is away" in note for note in notes)
     page = (tmp_path / "day.html").read_text()
     assert page.count('class="chart"') >= 8

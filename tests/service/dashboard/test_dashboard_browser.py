@@ -119,7 +119,9 @@ def test_charts_are_drawn_and_nothing_leaves_the_host(page: Browser, address: st
             })"""
         )
     assert page.requests
-    assert [each for each in page.requests if not each.startswith((f"{address}/", "data:"))] == []  # the browser draws fields
+    assert [
+        each for each in page.requests if not each.startswith((f"{address}/", "data:"))
+    ] == []  # the browser draws fields
     assert page.wrong == []
 
 
