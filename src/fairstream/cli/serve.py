@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -13,21 +14,23 @@ from typing import Annotated, Literal
 import torch
 import typer
 import uvicorn
-from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from fairstream.cli.console import Output, Quiet
+from fairstream.cli.console import Output, Quiet, print_error
 from fairstream.cli.options import Every as Schedule
-from fairstream.cli.options import WorkspaceFolder
 from fairstream.cli.workspaces import opened
-from fairstream.errors import ConfigurationError
-from fairstream.service.api import create_app
+from fairstream.errors import ConfigurationError, FairstreamError
+from fairstream.service.api import Shops, workspaces_in
 from fairstream.service.api.limits import BoundedProtocol
-from fairstream.service.settings import Every
+from fairstream.service.settings import Every, Limits
+
+_OTHER_FILES = 256  # of the databases, models and child processes
 
 
 def serve(
-    folder: WorkspaceFolder,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Workspaces, or folders that hold some.", show_default=False)
+    ],
     host: Annotated[str, typer.Option(help="Host to bind.", envvar="FAIRSTREAM_HOST")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind.", min=0, max=65535, envvar="FAIRSTREAM_PORT")] = 8000,
     workers: Annotated[int, typer.Option(help="Number of processes; each loads the model.", min=1, max=64)] = 1,
@@ -40,11 +43,21 @@ def serve(
 ) -> None:
     """Run the HTTP API and dashboard.
 
-    Requests to the API need a key (`fairstream keys add`). TLS is for a proxy in front. SIGTERM or Ctrl-C
-    stops it after storing accepted events and answering received requests.
+    Several workspaces are each at /w/NAME/, by the name of the folder; one alone is also at /. Requests to the API
+    need a key (`fairstream keys add`). TLS is for a proxy in front. SIGTERM or Ctrl-C stops it after storing accepted
+    events and answering received requests.
     """
-    with opened(folder) as workspace:  # its errors are reported once, before any process starts
-        limits, _ = workspace.config.limits, workspace.config.learning  # reading `learning` validates it
+    shops, max_connections = workspaces_in(folders), 0
+    for folder in shops:
+        try:
+            with opened(folder) as workspace:  # its errors are reported once, before any process starts
+                _ = workspace.config.learning  # reading it validates it
+                max_connections = max(max_connections, workspace.config.limits.max_connections)
+        except FairstreamError as error:
+            if len(shops) == 1:
+                raise
+            print_error(f"{folder.name} cannot be served yet: {error}")
+    max_connections = _connections(max_connections or Limits().max_connections)
     if every is not None:
         Every.parse(every)
     with ExitStack() as stack:
@@ -52,20 +65,24 @@ def serve(
         if workers > 1:  # where the workers add up their counters
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
         config = uvicorn.Config(
-            partial(_app, folder, every, log_level),
+            partial(_app, shops, every, log_level),
             factory=True,
             http=BoundedProtocol,
             workers=workers,
             access_log=False,
             log_config=None,
             server_header=False,
-            limit_concurrency=limits.max_connections,
+            limit_concurrency=max_connections,
             timeout_graceful_shutdown=20,  # longer than a database that hangs keeps a request waiting
             timeout_worker_healthcheck=60,
         )
         shown, bound = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         Output(quiet=quiet).print(
-            f"The dashboard is at http://{shown}:{bound}/ and the interface at http://{shown}:{bound}/v1/openapi.json"
+            *(
+                f"The dashboard is at http://{shown}:{bound}{root}/ and the interface at "
+                f"http://{shown}:{bound}{root}/v1/openapi.json"
+                for root in ([""] if len(shops) == 1 else [f"/w/{folder.resolve().name}" for folder in shops])
+            )
         )
         if workers > 1:
             Multiprocess(config, sockets=[listening]).run()
@@ -84,8 +101,22 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen at {host} port {port}: {why}; give another --host or --port") from None
 
 
-def _app(folder: Path, every: str | None, log_level: str) -> FastAPI:
+def _connections(wanted: int) -> int:
+    """Let this process open as many files as it may; return the number of connections for which that is enough."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most == resource.RLIM_INFINITY or most >= wanted + _OTHER_FILES:
+        return wanted
+    possible = max(1, most - _OTHER_FILES)
+    print_error(
+        f"only {most} files may be open, so {possible} connections instead of {wanted} (limits.max_connections); "
+        f"raise the limit (ulimit -n, LimitNOFILE=)"
+    )
+    return possible
+
+
+def _app(folders: list[Path], every: str | None, log_level: str) -> Shops:
     """Create the application in a worker process."""
     # One list is too little work for two threads, and the other cores have updates to do.
     torch.set_num_threads(1)
-    return create_app(folder, every=every, log_level=log_level)
+    return Shops(folders, every=every, log_level=log_level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -26,15 +26,18 @@ from fairstream.service.workspace import Workspace
 _log = logging.getLogger("fairstream.api")
 
 
-def create_app(workspace_folder: Path, *, every: str | None = None, log_level: str = "info") -> FastAPI:
-    """Return the service of a workspace; `every` overrides the schedule of its configuration."""
+def create_app(workspace_folder: Path, *, every: str | None = None, log_level: str | None = "info") -> FastAPI:
+    """Return the service of a workspace; `every` overrides the schedule of its configuration.
+
+    Without a `log_level` its logs are left as they are.
+    """
     workspace = Workspace.open(workspace_folder, for_requests=True)
     schedule = every or workspace.config.every
     service = Service(workspace, Every.parse(schedule) if schedule else None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with json_logs(log_level):
+        with nullcontext() if log_level is None else json_logs(log_level):
             async with service.running():
                 _log.info("service started", extra={"every": schedule})
                 yield

@@ -78,7 +78,10 @@ async def readyz(service: RunningService, response: Response) -> Readiness:
 )
 def metrics(service: RunningService, _: Reader) -> Response:
     """Return metrics in Prometheus's format."""
-    families = [*_of_process(service)]
+    service.measure()
+    families, model = list[Metric](), service.serving.status().model
+    if model is not None:
+        families.append(InfoMetricFamily("fairstream_model", "The model that answers.", value={"id": model}))
     try:
         families += [*_of_workspace(service), _gauge("database_up", "The database can be read.", 1)]
     except (FairstreamError, SQLAlchemyError):  # the other numbers are wanted most when the database is away
@@ -88,16 +91,6 @@ def metrics(service: RunningService, _: Reader) -> Response:
 
 def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"fairstream_{name}", about, value=value)
-
-
-def _of_process(service: Service) -> Iterator[Metric]:
-    status = service.serving.status()
-    yield _gauge("ready", "The service can make lists.", status.ready)
-    yield _gauge("problems", "Problems that /readyz names.", len(service.problems()))
-    yield _gauge("batches_waiting", "Batches to be stored.", service.writer.n_waiting())
-    yield _gauge("events_behind", "Stored events that lists do not know of yet.", status.events_behind)
-    if status.model is not None:
-        yield InfoMetricFamily("fairstream_model", "The model that answers.", value={"id": status.model})
 
 
 def _of_workspace(service: Service) -> Iterator[Metric]:

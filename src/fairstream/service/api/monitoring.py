@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
-from typing import TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +42,8 @@ _SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _PROCESS, _numbers = f"{secrets.token_hex(4)}-", count(1)
 REQUEST_ID: ContextVar[str | None] = ContextVar("request id", default=None)
 """The id of the present request, in every line of its log."""
+SHOP: ContextVar[str | None] = ContextVar("shop", default=None)
+"""The workspace that a request or a task belongs to, in every line of its log."""
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _log = logging.getLogger("fairstream.api")
 _requests = logging.getLogger("fairstream.requests")
@@ -73,8 +76,9 @@ class LogQueue(logging.handlers.QueueHandler):
         self._n_lost = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        if (request_id := REQUEST_ID.get()) is not None:
-            record.request_id = request_id
+        for name, value in (("request_id", REQUEST_ID.get()), ("shop", SHOP.get())):
+            if value is not None:
+                setattr(record, name, value)
         return record  # the writer formats it: the queue does not leave the process
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -110,26 +114,73 @@ class _Measured(list[Metric]):
         return self
 
 
-class Metrics:
-    """The counters of this process, or of all workers where they share a folder."""
+class _OfShop:
+    """A metric whose last label is the shop."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: Any, shop: str) -> None:
+        self._metric, self._shop = metric, shop
+        self.collect = metric.collect
+
+    def labels(self, *values: object) -> Any:
+        return self._metric.labels(*values, self._shop)
+
+
+class Metrics:
+    """The numbers of a workspace in this process, or in all workers where they share a folder.
+
+    They have the label `shop` if it is one of several.
+    """
+
+    def __init__(self, shop: str = "") -> None:
         registry = self._registry = CollectorRegistry()
-        self.requests = Counter("fairstream_requests", "Requests.", ("method", "route", "status"), registry=registry)
-        self.seconds = Histogram(
-            "fairstream_request_seconds", "Duration of requests.", ("route",), buckets=BUCKETS, registry=registry
-        )
-        self.events = Counter("fairstream_events", "Events received over HTTP.", ("outcome",), registry=registry)
-        self.lists = Counter("fairstream_recommendations", "Lists by their source.", ("source",), registry=registry)
+        self._shop, self._label = shop, {"shop": shop} if shop else {}
+        if MULTIPROCESS in os.environ:
+            _drop_dead_workers(Path(os.environ[MULTIPROCESS]))
+
+        def metric(kind: type[Any], name: str, about: str, *labels: str, **options: Any) -> _OfShop:
+            named = kind(f"fairstream_{name}", about, (*labels, "shop"), registry=registry, **options)
+            return _OfShop(named, shop)
+
+        self.requests = metric(Counter, "requests", "Requests.", "method", "route", "status")
+        self.seconds = metric(Histogram, "request_seconds", "Duration of requests.", "route", buckets=BUCKETS)
+        self.events = metric(Counter, "events", "Events received over HTTP.", "outcome")
+        self.lists = metric(Counter, "recommendations", "Lists by their source.", "source")
+        self._gauges = {
+            name: metric(Gauge, name, about, multiprocess_mode=mode).labels()
+            for name, about, mode in (
+                ("ready", "The service can make lists.", "livemin"),
+                ("problems", "Problems that /readyz names.", "livemax"),
+                ("batches_waiting", "Batches to be stored.", "livesum"),
+                ("events_behind", "Stored events that lists do not know of yet.", "livemax"),
+            )
+        }
         self.n_requests = self.n_errors = 0
         self.list_seconds: deque[float] = deque(maxlen=_RECENT)  # of the latest requests for a list, in this process
+
+    def measure(self, **values: float) -> None:
+        """Note gauges, of which a scrape shows the worst of all workers."""
+        for name, value in values.items():
+            self._gauges[name].set(value)
 
     def text(self, measured: Iterable[Metric]) -> bytes:
         registry = self._registry
         if MULTIPROCESS in os.environ:
             MultiProcessCollector(registry := CollectorRegistry())  # type: ignore[no-untyped-call]
-        process = ProcessCollector(registry=None).collect()
-        return generate_latest(registry) + generate_latest(_Measured((*measured, *process)))
+        families = _Measured((*registry.collect(), *measured, *ProcessCollector(registry=None).collect()))
+        for family in families:
+            samples = (sample for sample in family.samples if sample.labels.pop("shop", self._shop) == self._shop)
+            family.samples = [sample._replace(labels=sample.labels | self._label) for sample in samples]
+        return generate_latest(families)
+
+
+def _drop_dead_workers(folder: Path) -> None:
+    """Remove the gauges of workers that were killed; their counters stay."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _request_id(scope: Scope) -> str:

@@ -46,8 +46,10 @@ def routes(app: FastAPI) -> list[BaseRoute]:
     schema = schema_of(app)
     content, page = json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode(), page_of(schema)
 
-    async def send_schema(_: Request) -> Response:
-        return Response(content, media_type="application/json")
+    async def send_schema(request: Request) -> Response:
+        root = root_of(request.scope)
+        own = content if not root else json.dumps({**schema, "servers": [{"url": root}]}, ensure_ascii=False)
+        return Response(own, media_type="application/json")
 
     async def send_page(request: Request) -> Response:
         return html(page.replace(_ROOT, root_of(request.scope)))
@@ -153,7 +155,7 @@ def page_of(schema: Schema) -> str:
 
 
 def _answer(status: str, answer: Schema) -> Schema:
-    content = next(iter(answer.get("content", {}).values()), {})
+    content: Schema = next(iter(answer.get("content", {}).values()), {})
     return {
         "status": status,
         "name": HTTPStatus(int(status)).phrase,

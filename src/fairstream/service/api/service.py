@@ -15,7 +15,7 @@ from fairstream.service.api.auth import POLL_SECONDS, KeyCache
 from fairstream.service.api.batching import ImpressionWriter, ListBatcher, Writer
 from fairstream.service.api.follower import EVERY_SECONDS, Follower
 from fairstream.service.api.jobs import Forgetter, UpdateRunner, repeat
-from fairstream.service.api.monitoring import Metrics
+from fairstream.service.api.monitoring import SHOP, Metrics
 from fairstream.service.dashboard.routes import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
@@ -30,6 +30,7 @@ _LIST_THREADS = 2
 _SCHEDULE_SECONDS = 1.0
 _FORGET_SECONDS = 5.0
 _TALLY_SECONDS = 5.0
+_MEASURE_SECONDS = 1.0
 _LATE_SECONDS = 10.0  # degraded, if the last read of the database or a waiting batch is older
 
 
@@ -39,7 +40,7 @@ class Service:
     def __init__(self, workspace: Workspace, every: Every | None = None) -> None:
         limits = workspace.config.limits
         self.workspace, self.every, self.limits = workspace, every, limits
-        self.store, self.metrics, self.serving = EventStore(workspace), Metrics(), Serving()
+        self.store, self.metrics, self.serving = EventStore(workspace), Metrics(SHOP.get() or ""), Serving()
         self.keys = KeyCache(workspace.engine, limits.requests_per_second)
         self.follower = Follower(workspace, self.store, self.serving)
         self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
@@ -59,6 +60,7 @@ class Service:
             "follower": (lambda: asyncio.to_thread(self.follower.follow), EVERY_SECONDS),
             "forgetting": (self.forgetter.step, _FORGET_SECONDS),
             "impressions": (lambda: asyncio.to_thread(self._tally.count), _TALLY_SECONDS),
+            "metrics": (lambda: asyncio.to_thread(self.measure), _MEASURE_SECONDS),
         }
         if (every := self.every) is not None:
             steps["schedule"] = (lambda: self.updates.request_if_due(every), _SCHEDULE_SECONDS)
@@ -89,6 +91,16 @@ class Service:
             *([f"Events have waited {waiting:.0f} s to be stored."] if waiting > late else []),
             *(f"The background task {name!r} has ended; restart." for name, task in self._tasks.items() if task.done()),
         ]
+
+    def measure(self) -> None:
+        """Note the state of this process for /metrics."""
+        status = self.serving.status()
+        self.metrics.measure(
+            ready=status.ready,
+            problems=len(self.problems()),
+            batches_waiting=self.writer.n_waiting(),
+            events_behind=status.events_behind,
+        )
 
     def health(self) -> Health:
         problems, metrics = self.problems(), self.metrics
