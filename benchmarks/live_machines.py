@@ -39,7 +39,7 @@ def machines(folder: Path, database: str | None) -> tuple[Place, Place]:
         group="community",
         advantaged="majority",
         every=f"{EVENTS_A_PERIOD} events",
-        learning=Learning(pretrain_epochs=5, update_epochs=2),
+        learning=Learning(model="mf", pretrain_epochs=5, update_epochs=2),
         gate=Gate(min_tested_users=50, max_drift=1, max_fall=0.99, max_rise=1, max_user_share=1),
     )
     first, second = folder / "first", folder / "second"

@@ -179,8 +179,19 @@ list for a user's simultaneous events; next, one list for it."""
     def with_options(self, **options: Any) -> Self:
         """The same options with some changed, checked again; another model brings its own settings."""
         if "model" in options and options["model"] != self.model:
-            options.setdefault("model_settings", {})
+            return type(self)(**{**self.chosen, "model_settings": {}, **options})
         return super().with_options(**{**self.model_dump(), **options})
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The model, and the options that differ from what it brings.
+
+        >>> MethodConfig(model="blend", loss="softmax", n_negatives=2).chosen
+        {'model': 'blend', 'n_negatives': 2}
+        """
+        about = {name: value for name, value in self.model_dump().items() if name in ("model", "device")}
+        brought = type(self)(**about).model_dump()
+        return about | {name: value for name, value in self.model_dump().items() if value != brought[name]}
 
     def without_lever(self) -> Self:
         """The same without fairness loss, group weights and target."""

@@ -17,7 +17,14 @@ from fairstream.service.settings import Gate, Privacy
 from fairstream.service.workspace import Workspace
 
 SMALL: dict[str, Any] = {
-    "learning": Learning(model_settings={"embedding_dim": 16}, pretrain_epochs=20, update_epochs=5, batch_size=256),
+    "learning": Learning(
+        model="mf",
+        method="FADE",
+        model_settings={"embedding_dim": 16},
+        pretrain_epochs=20,
+        update_epochs=5,
+        batch_size=256,
+    ),
     "gate": Gate(min_tested_users=50, min_group_size=20),
     "privacy": Privacy(epsilon="off"),
 }

@@ -31,7 +31,14 @@ LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0, "stock": 1.
 """The most seconds that each process lives; nothing is asserted of what it does in them."""
 Maker = Callable[..., Workspace]
 OPTIONS = {
-    "learning": Learning(model_settings={"embedding_dim": 8}, pretrain_epochs=3, update_epochs=2, batch_size=256),
+    "learning": Learning(
+        model="mf",
+        method="FADE",
+        model_settings={"embedding_dim": 8},
+        pretrain_epochs=3,
+        update_epochs=2,
+        batch_size=256,
+    ),
     "gate": Gate(min_tested_users=30, min_group_size=10, max_user_share=1, max_fall=0.99, max_rise=1, max_drift=1),
     "keep_models": 4,
 }

@@ -32,7 +32,14 @@ N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "8"))
 LIVES = (30, 120, 400)
 """The most answers that it gives from when it is ready to its end; some of them start an update."""
 OPTIONS = {
-    "learning": Learning(model_settings={"embedding_dim": 8}, pretrain_epochs=3, update_epochs=2, batch_size=256),
+    "learning": Learning(
+        model="mf",
+        method="FADE",
+        model_settings={"embedding_dim": 8},
+        pretrain_epochs=3,
+        update_epochs=2,
+        batch_size=256,
+    ),
     "gate": Gate(min_tested_users=30, min_group_size=10, max_user_share=1, max_fall=0.99, max_rise=1, max_drift=1),
     "keep_models": 4,
 }

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import event
 from typer.testing import CliRunner
 
+from fairstream import FairRecommender
 from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError, WorkspaceError
 from fairstream.service import database
@@ -24,7 +25,11 @@ Maker = Callable[..., Workspace]
 
 
 def test_what_was_configured_is_read_again(new_workspace: Maker) -> None:
-    options = {"advantaged": "majority", "learning": Learning(fairness_weight=2.5), "gate": Gate(max_rise=0.01)}
+    options = {
+        "advantaged": "majority",
+        "learning": Learning(method="FADE", fairness_weight=2.5),
+        "gate": Gate(max_rise=0.01),
+    }
     made = new_workspace(**options)
     with Workspace.open(made.folder) as again:
         assert again.config == made.config == LiveConfig(group="community", **options)
@@ -190,3 +195,22 @@ def test_a_locked_database_is_given_up_within_seconds(new_workspace: Maker, monk
             append(workspace)
         other.close()
         append(workspace)
+
+
+def test_the_model_brings_its_own_training(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["init", str(tmp_path / "shop")]).exit_code == 0
+    made = LiveConfig.read(tmp_path / "shop")
+    ours, library = made.learning.recipe(), FairRecommender(device="cpu").recipe
+    for name in ("model", "training", "fairness", "update_epochs", "update_learning_rate", "group_weight"):
+        assert getattr(ours, name) == getattr(library, name), name
+    content = (tmp_path / "shop" / FILE).read_text()
+    for model in ("mf", "item-item", "gru"):
+        (tmp_path / "shop" / FILE).write_text(content.replace('model = "blend"', f'model = "{model}"'))
+        assert LiveConfig.read(tmp_path / "shop").learning.recipe().training == FairRecommender(model).recipe.training
+        assert CliRunner().invoke(app, ["init", str(tmp_path / model), "--model", model]).exit_code == 0
+        assert LiveConfig.read(tmp_path / model).learning == LiveConfig.read(tmp_path / "shop").learning
+
+
+def test_a_fairness_weight_without_a_fairness_loss_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="Finetune has no fairness loss"):
+        Learning(fairness_weight=2.5)

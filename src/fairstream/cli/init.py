@@ -57,6 +57,14 @@ def init(
         ),
     ] = None,
     every: Every = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Base recommender: blend, sasrec, item-item, mf … It brings its own options of training.",
+            show_default="blend",
+        ),
+    ] = None,
     target: Annotated[
         Literal["least-regret", "none"] | None,
         typer.Option(
@@ -87,7 +95,7 @@ def init(
     """
     values = None if groups is None else [value.strip() for value in groups.split(",")]
     given = _given(group=group, groups=values, advantaged=advantaged, every=every)
-    learning = _given(target=target, max_gap=max_gap, max_group_loss=max_group_loss)
+    learning = _given(model=model, target=target, max_gap=max_gap, max_group_loss=max_group_loss)
     if schema is not None:
         if database is None:
             raise ConfigurationError("--schema needs --database, because only PostgreSQL has schemas")
@@ -122,6 +130,7 @@ def init(
             + (f" ({', '.join(config.groups)})" if config.groups else "")
             + (f", {config.advantaged} ahead" if config.advantaged else ""),
             f"  database     {where}",
+            f"  model        {config.learning.model}",
             *([f"  accepted gap {max_gap:g}"] if max_gap is not None else []),
             f"  options      {folder / FILE}",
             *notes,

@@ -27,7 +27,14 @@ STREAM = {"n_users": 2000, "n_events": 120_000, "disparity": 0.8, "drift": 0.02}
 DEMO = LiveConfig(
     group="community",
     advantaged="majority",
-    learning=Learning(pretrain_epochs=20, model_settings={"embedding_dim": 8}, fairness_weight=1.25, temperature=1.0),
+    learning=Learning(
+        model="mf",
+        method="FADE",
+        pretrain_epochs=20,
+        model_settings={"embedding_dim": 8},
+        fairness_weight=1.25,
+        temperature=1.0,
+    ),
     privacy=Privacy(epsilon="off"),  # nobody's group is behind the numbers of made-up people
 )
 _FAIR_FROM = 3

@@ -14,6 +14,12 @@ from fairstream.service.gaps import SERVED_TASK
 class Learning(MethodConfig):
     """How the model learns."""
 
+    model: str = "blend"
+    """The model: blend (sasrec, item-item, transitions and popularity), one of those alone, gru, mf, ncf, popularity, \
+recent-popularity, or a registered one. It brings its own options of training."""
+    method: str = "Finetune"
+    """Finetune learns each period's events. FADE, FADE-Abs and the -Fair methods add a fairness loss; Retrain learns \
+everything again."""
     target: Literal["least-regret", "none"] = "least-regret"
     """What each update does for groups: least-regret serves, of all levels tried on the periods so far, the one with \
 the smallest largest regret; none."""
@@ -28,4 +34,12 @@ moment, the same with one list for simultaneous events; next, one list for each 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         self.recipe()
+        if self.fairness_name is None and self.fairness_weight not in (
+            0,
+            type(self).model_fields["fairness_weight"].default,
+        ):
+            raise ValueError(
+                f"fairness_weight is {self.fairness_weight:g}, but {self.method} has no fairness loss; "
+                f'set method = "FADE" or fairness = "signed"'
+            )
         return self

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,8 @@ LEARNING_OPTIONS = (
     "temperature threads update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
+_ALWAYS_WRITTEN = ("model", "method", "target", "seed", "device")
+_OF_THE_MODEL = ["loss", "pretrain_epochs", "batch_size", "learning_rate", "update_epochs", "update_learning_rate"]
 _PARTS = ("events", "items", "gate", "privacy", "alerts", "limits", "retention", "impressions")
 """The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -264,7 +266,10 @@ weights need it, a target does not."""
 
     def __init__(self, *, learning: Learning | None = None, **options: Any) -> None:
         if learning is not None:
-            options["learning_options"] = learning.model_dump(exclude_none=True)  # as TOML, which has no null
+            chosen = learning.chosen | {name: getattr(learning, name) for name in _ALWAYS_WRITTEN}
+            options["learning_options"] = {  # as TOML, which has no null
+                name: value for name, value in chosen.items() if value is not None
+            }
         super().__init__(**options)
 
     @cached_property
@@ -337,7 +342,8 @@ weights need it, a target does not."""
     def to_toml(self) -> str:
         """Return the content of the file, each option with its description above it."""
         lines = list(_lines(self))
-        for name in (_LEARNING, *_PARTS):
+        lines += ["", f"[{_LEARNING}]", *_lines_of_learning(self.learning, self.learning_options)]
+        for name in _PARTS:
             lines += ["", f"[{name}]", *_lines(getattr(self, name))]
         return "\n".join([*lines, ""])
 
@@ -390,6 +396,18 @@ def _lines(config: Configuration) -> Iterator[str]:
         yield f"# {field.description}"
         # JSON's strings, numbers and booleans are TOML's too.
         yield f"# {name} =" if value is None else f"{name} = {_toml(value)}"
+
+
+def _lines_of_learning(learning: Learning, chosen: Mapping[str, Any]) -> Iterator[str]:
+    """What was chosen; as comments the training that the model brings, so that another model brings its own."""
+    for name in LEARNING_OPTIONS.split():
+        if name in chosen or name in _ALWAYS_WRITTEN:
+            yield f"# {type(learning).model_fields[name].description}"
+            yield f"{name} = {_toml(getattr(learning, name))}"
+    yield "# What the model brings; set an option to replace it, or one of the others that the documentation lists."
+    for name in _OF_THE_MODEL:
+        if name not in chosen and (value := getattr(learning, name)) is not None:
+            yield f"# {name} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 Maker = Callable[..., tuple[Workspace, Running]]
 SMALL = {
-    "learning": Learning(pretrain_epochs=1, update_epochs=1),
+    "learning": Learning(model="mf", pretrain_epochs=1, update_epochs=1),
     "gate": Gate(min_tested_users=5, min_group_size=2),
     "advantaged": "a",
 }
