@@ -219,6 +219,7 @@ class Day:
     def __init__(self, shop: Shop, options: argparse.Namespace, outage: Callable[[float], Any]) -> None:
         self.shop, self.options, self.outage = shop, options, outage
         self.hours: list[Hour] = []
+        self.ended: set[str] = set()  # updates
         self.experiment: dict[str, Any] | None = None
 
     async def open(self) -> None:
@@ -249,18 +250,30 @@ class Day:
             await shop.send("POST", "/v1/events", events[start : start + 20_000])
         await shop.feed(range(len(world.items)))
         print(f"{len(events):,} events of the past", flush=True)
-        print(await self.update(), flush=True)
+        await self.update()
+        print(await self.wait_for_update(3600), flush=True)
 
-    async def update(self) -> str:
-        """Run an update; return how it ended."""
+    async def update(self) -> str | None:
+        """Request an update; return why there is none."""
         answer = await self._ask("POST", "/v1/updates")
-        if answer is None or answer.status_code != 202:
-            return f"update: {'no answer' if answer is None else answer.json()['detail']}"
-        while True:
-            row = await self._ask("GET", answer.headers["location"])
-            if row is not None and row.status_code == 200 and row.json()["finished"] is not None:
-                return f"update {row.json()['state']}: {row.json()['reason']}"
+        if answer is None or answer.status_code >= 500:
+            return "no update: the service does not answer"
+        return None if answer.status_code == 202 else "no update: that of the hour before still runs"
+
+    async def outcomes(self) -> list[str]:
+        """Return how updates ended that had not ended before."""
+        answer = await self._ask("GET", "/v1/updates?limit=20")
+        rows = answer.json()["data"] if answer is not None and answer.status_code == 200 else []
+        ended = [row for row in reversed(rows) if row["finished"] and row["id"] not in self.ended]
+        self.ended.update(row["id"] for row in ended)
+        return [f"update {row['state']}: {row['reason']}" for row in ended]
+
+    async def wait_for_update(self, seconds: float) -> str:
+        """Wait until another update has ended."""
+        end = time.monotonic() + seconds
+        while not (words := await self.outcomes()) and time.monotonic() < end:
             await asyncio.sleep(0.3)
+        return "; ".join(words) or "the last update has not ended"
 
     async def _ask(self, method: str, path: str) -> httpx.Response | None:
         try:
@@ -271,7 +284,6 @@ class Day:
     async def play(self) -> None:
         begin = time.monotonic()
         pause = self.options.seconds_per_hour / STEPS
-        update: asyncio.Task[str] | None = None
         for at in range(self.options.hours):
             shop, clock = self.shop, (self.options.begin + at) % 24
             shop.hour = hour = Hour(clock)
@@ -283,16 +295,10 @@ class Day:
                 for word in [event async for event in self.happen(clock, step)]:
                     hour.notes.append(word)
                 await asyncio.sleep(max(0.0, begin + (at * STEPS + step + 1) * pause - time.monotonic()))
-            if update is not None and update.done():
-                hour.notes.append(update.result())
-            if update is None or update.done():
-                update = asyncio.create_task(self.update())
-            else:
-                hour.notes.append("the update of the hour before is still running")
+            hour.notes += [*await self.outcomes(), *filter(None, [await self.update()])]
             hour.report = await self.report()
             print(hour.words(), flush=True)
-        if update is not None:
-            self.hours[-1].notes.append(await update)
+        self.hours[-1].notes.append(await self.wait_for_update(120))
         while shop.outbox:
             await asyncio.sleep(1.0)
             await shop.flush()

@@ -64,7 +64,7 @@ def _ratios(sums: dict[str, float]) -> dict[str, float]:
 
 def _charts(hours: Hours) -> dict[str, list[Chart]]:
     moments = [
-        Moment(hour["hour"], datetime(2026, 1, 1 + at // 24, hour["hour"], tzinfo=UTC), _script(hour["notes"]))
+        Moment(None, datetime(2026, 1, 1 + at // 24, hour["hour"], tzinfo=UTC), _script(hour["notes"]))
         for at, hour in enumerate(hours)
     ]
 

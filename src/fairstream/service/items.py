@@ -217,9 +217,14 @@ def set_available(engine: Engine, item_id: str, is_available: bool) -> None:
     store(engine, [{"item_id": item_id, "available": is_available}])
 
 
-def listed(engine: Engine, available: bool | None = None, after: str = "", limit: int = 100) -> list[Item]:
-    """Items of the catalogue in the order of their ids."""
+def listed(
+    engine: Engine, available: bool | None = None, after: str = "", limit: int = 100, words: str = ""
+) -> list[Item]:
+    """Items of the catalogue in the order of their ids; those whose id and properties hold all of these words."""
     page = select(_items).where(_items.c.item_id > after).order_by(_items.c.item_id).limit(limit)
+    for word in words.split():
+        id_and_properties = _items.c.item_id + "\n" + _items.c.properties
+        page = page.where(id_and_properties.icontains(word, autoescape=True))
     if available is not None:
         page = page.where(_items.c.available.is_(available))
     with reading(engine) as connection:

@@ -24,20 +24,22 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from starlette.routing import Mount
 
-from fairstream.service import items, registry
+from fairstream.service import impressions, items, registry
 from fairstream.service.audit import entries
 from fairstream.service.dashboard.reading import Overview, reason_of
 from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.dashboard.web import COOKIE, LASTS
-from fairstream.service.database import writing
+from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in, score_in
+from fairstream.service.impressions import Shown
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key, revoke_key
 from fairstream.service.registry import put_into_service
 from fairstream.service.settings import LiveConfig
+from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
-from fairstream.text import number
+from fairstream.text import number, percent
 
 pytestmark = pytest.mark.sqlite_only
 Maker = Callable[..., Workspace]
@@ -381,7 +383,8 @@ def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace
         assert "item 19" in page
     broken = Client(shop, Standing(problem="there is no model yet"))
     sign_in(broken, make_key(shop.engine, "other", "read"))
-    withdrawn = broken.get("/items").text
+    assert "on sale again" in broken.get("/items").text
+    withdrawn = broken.get("/items", params={"withdrawn": "yes"}).text
     assert "recalled" in withdrawn
     assert "on sale again" not in withdrawn
     assert "the thing of ann" in admin
@@ -404,6 +407,65 @@ def test_an_item_is_withdrawn_and_restored(shop: Workspace) -> None:
         admin.press("/items/withdraw", {"item": odd})
         assert "must have 1 to 256 printable characters" in admin.get("/items").text
     assert len(items.listed(shop.engine)) == 1
+
+
+def test_items_are_found_by_words_and_listed_in_parts(shop: Workspace) -> None:
+    objects = [{"item_id": f"i{n:03}", "title": f"Boot <{n}>", "price": n, "available": n % 2 == 0} for n in range(60)]
+    objects.append({"item_id": "100%_sock", "title": "Sök"})
+    items.store(shop.engine, items.items_from_json(objects, shop.config.items.properties))
+    client = signed_in(shop, "admin")
+
+    def listed(at: str) -> list[str]:
+        found, page = list[str](), ""
+        while at:
+            page = client.get(at).text
+            found += re.findall(r'<tr><th scope="row">([^<]+)', page)
+            at = html.unescape(next(iter(re.findall(r'href="(/items\?after=[^"]+)"', page)), ""))
+        return found
+
+    assert len(listed("/items")) == 61
+    assert listed("/items?q=BOOT") == [f"i{n:03}" for n in range(60)]
+    assert listed("/items?q=boot+i01") == [f"i01{n}" for n in range(10)]
+    assert listed("/items?q=boot&withdrawn=yes") == [f"i{n:03}" for n in range(1, 60, 2)]
+    assert listed("/items?q=s%C3%B6k") == listed("/items?q=0%25_") == ["100%_sock"]
+    assert listed("/items?q=nothing") == []
+    page = client.get("/items?q=i007").text
+    assert "Boot &lt;7&gt;" in page
+    assert 'action="/items/restore"' in page
+
+
+def test_what_is_shown_and_sold_is_told_without_telling_of_one_person(shop: Workspace) -> None:
+    assert "POST /v1/impressions" in signed_in(shop).get("/lists").text
+    moment = now()
+    shown = [Shown(f"u{n}", ["often", f"only {n}", *(["secret"] if n < 4 else [])], moment) for n in range(20)]
+    impressions.store(shop, [shown])
+    kinds = shop.config.events
+    rows = [
+        {"event_id": f"e-{kind}{n}", "user_id": f"u{n}", "item_id": item, "time": moment / 1e6, "kind": kind}
+        for kind, item, people in (("click", "often", 12), ("purchase", "bought", 6), ("purchase", "secret", 4))
+        for n in range(people)
+    ]
+    EventStore(shop).append(batch_from_json(rows, shop.config.limits, kinds))
+    items.store(shop.engine, [{"item_id": f"only {n}", "available": True} for n in range(40)])
+    tally = Tally(shop)
+    tally.count()
+    tally.count()
+    client = Client(shop)
+    sign_in(client, make_key(shop.engine, "other", "read"))
+    page = client.get("/lists").text
+    assert "secret" not in page
+    assert "only 3" not in page
+    for title, line in (
+        ("Shown most", "often</span> <small>20 people"),
+        ("Sold most", "bought</span> <small>6 people"),
+        ("Chosen most", "often</span> <small>12 people"),
+    ):
+        assert line in page[page.index(title) :]
+    overview = client.get("/").text
+    assert "22 of 40 items in the latest 20 lists" in overview
+    for chart, n in (("clicks", 12), ("conversion", 0)):
+        figure = overview[overview.index(f'id="chart-{chart}"') :]
+        assert f"<em>{percent(n / 44)}</em>" in figure[: figure.index("</figure>")]
 
 
 def test_every_picture_has_a_sentence_and_every_page_its_order(shop: Workspace) -> None:

@@ -31,9 +31,9 @@ class Series(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A period on the time axis."""
+    """A period on the time axis, or a time that is none."""
 
-    t: int
+    t: int | None
     time: datetime
     note: str = ""  # shown with the numbers on hover
 
@@ -183,7 +183,7 @@ def _columns(moments: Sequence[Moment], xs: Sequence[float], series: Sequence[Se
                 band = line.bands[place] if line.bands else None
                 margin = f" ± {write(band[1] - value)}" if band else ""
                 readings.append((line.style, line.name, write(value) + margin))
-        title = f"{moment.time:%-d %b} · period {moment.t}"
+        title = f"{moment.time:%-d %b, %H:%M}" if moment.t is None else f"{moment.time:%-d %b} · period {moment.t}"
         columns.append(Column(xs[place], round(left, 2), round(right - left, 2), title, moment.note, readings))
     return columns
 

@@ -24,7 +24,7 @@ from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
 from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry
-from fairstream.service.dashboard.shop import chosen_most
+from fairstream.service.dashboard.shop import chosen_most, result_charts, shown
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in
@@ -124,6 +124,8 @@ class Dashboard:
             health=health,
             status=status_of(overview, health.source, health.problem, config.alerts.after),
             charts=quality_charts(overview, config),
+            results=result_charts(self._workspace.engine, days),
+            shown=shown(self._workspace.engine),
             stream=stream_charts(overview),
             quality_line=sparkline([score["mean"] for _, score in evaluated]),
             gap_line=sparkline([gap.value if (gap := gap_in(score)) else None for _, score in evaluated]),
@@ -160,15 +162,21 @@ class Dashboard:
                 problem = str(error)
             if visitor.is_admin:  # histories are personal data
                 history = EventStore(self._workspace).items_of(user_id)[-_HISTORY:][::-1]
-        shown = {"user_id": user_id, "answer": answer, "history": history, "problem": problem}
-        return self._html("lists.html", request, visitor, chosen=chosen_most(self._workspace.engine), **shown)
+        engine, kinds = self._workspace.engine, self._workspace.config.events
+        sells = kinds.judge_by or tuple(kind for kind in kinds.kinds if kind == "purchase")
+        learned = [kind for kind, weight in kinds.kinds.items() if weight > 0]
+        tops = {"shown": shown(engine), "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
+        asked = {"user_id": user_id, "answer": answer, "history": history, "problem": problem, "sells": sells}
+        return self._html("lists.html", request, visitor, **asked, **tops)
 
     def _items(self, request: Request, visitor: Visitor) -> Response:
-        after = web.plain_text(request.query_params.get("after"))
-        withdrawn = items.listed(self._workspace.engine, available=False, after=after, limit=_PAGE_SIZE + 1)
-        more = len(withdrawn) > _PAGE_SIZE
-        last = last_entry(self._workspace.engine, ["item"])
-        return self._html("items.html", request, visitor, withdrawn=withdrawn[:_PAGE_SIZE], more=more, last=last)
+        given, engine = request.query_params, self._workspace.engine
+        words, after = web.plain_text(given.get("q")), web.plain_text(given.get("after"))
+        is_available = False if given.get("withdrawn") == "yes" else None
+        rows = items.listed(engine, is_available, after, _PAGE_SIZE + 1, words)
+        found = {"found": rows[:_PAGE_SIZE], "more": len(rows) > _PAGE_SIZE, "words": words}
+        last = last_entry(engine, ["item"])
+        return self._html("items.html", request, visitor, **found, withdrawn=is_available is False, last=last)
 
     def _model(self, request: Request, visitor: Visitor) -> Response:
         story = ModelStory(self._workspace, request.path_params["id"])
