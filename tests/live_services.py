@@ -67,7 +67,7 @@ def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, mode
     name = f"model{secrets.token_hex(4)}"
     with workspace.models.new(name) as folder:
         recommender.save(folder)
-    about = {"n_events": 600, "n_users": N_USERS, "n_late": 0, "split_time": 2**62, "split_seq": before + 601}
+    about = {"n_events": 600, "n_users": N_USERS, "n_late": 0, "latest_time": 0, "held_out": 0.0, "max_of_user": 600}
     row = {
         "parent": None,
         "state": "rejected",

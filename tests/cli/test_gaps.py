@@ -72,7 +72,7 @@ def serve(folder: Path, about: dict[str, Any]) -> Path:
     """Make a workspace whose model in service has this record."""
     with Workspace.create(folder, LiveConfig(group="community")) as workspace, writing(workspace.engine) as connection:
         numbers = dict.fromkeys(("first_seq", "last_seq", "closed", "n_events", "n_users"), 1)
-        late = {"n_late": 0, "split_time": 0, "split_seq": 0}
+        late = {"n_late": 0, "latest_time": 0, "held_out": 0.5, "max_of_user": 100}
         connection.execute(insert(schema.periods).values(t=1, **numbers, **late, evaluation=about.get("evaluation")))
         row = {
             "id": "m1",

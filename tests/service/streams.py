@@ -68,6 +68,12 @@ def named_stream(**knobs: Any) -> tuple[list[pa.Table], pa.Table]:
     return [named(events) for events in periods], named(people)
 
 
+def at_random(events: pa.Table, seed: int = 1) -> pa.Table:
+    """Events with items drawn at random: nothing is to be learned from them, and the gate rejects the candidate."""
+    items = np.random.default_rng(seed).integers(0, 150, len(events))
+    return events.set_column(1, "item_id", pa.array([f"i{n}" for n in items]))
+
+
 def take_in(workspace: Workspace, events: pa.Table) -> None:
     EventStore(workspace).append(batch_of(workspace, events))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from streams import named_stream, take_in
+from streams import at_random, named_stream, take_in
 
 from fairstream import load
 from fairstream.service.event_store import closed_periods
@@ -29,12 +29,6 @@ def other_tastes(events: pa.Table, shift: int = 75) -> pa.Table:
     """The same people with other tastes: everybody wants what others wanted before."""
     numbers = np.array([int(item[1:]) for item in events["item_id"].to_pylist()])
     return events.set_column(1, "item_id", pa.array([f"i{(n + shift) % 150}" for n in numbers]))
-
-
-def at_random(events: pa.Table, seed: int) -> pa.Table:
-    """Items drawn at random: nothing is to be learned from them."""
-    items = np.random.default_rng(seed).integers(0, 150, len(events))
-    return events.set_column(1, "item_id", pa.array([f"i{n}" for n in items]))
 
 
 def comparison(before: float, after: float, n: int = 400) -> Comparison:
@@ -116,24 +110,3 @@ def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(l
     newest = models(learned.engine)[0]
     assert newest.parent == before.model
     assert "learned_rejected_periods" not in newest.about
-
-
-@pytest.mark.slow
-def test_floods_do_not_make_way_for_poison(learned: Workspace) -> None:
-    for number, events in enumerate(PERIODS[2:4]):
-        one_user = pa.array(["u0"] * (len(events) // 2) + events["user_id"].to_pylist()[len(events) // 2 :])
-        take_in(learned, events.set_column(0, "user_id", one_user))
-        assert "busiest user" in update(learned).reason, number
-    take_in(learned, at_random(PERIODS[4], seed=1))
-    outcome = update(learned)
-    assert (outcome.kind, "no worse, after" in outcome.reason) == ("rejected", False), outcome
-
-
-@pytest.mark.slow
-def test_a_flood_is_never_learned_later(learned: Workspace) -> None:
-    spam = PERIODS[2].set_column(0, "user_id", pa.array(["u5"] * len(PERIODS[2])))
-    take_in(learned, pa.concat_tables([PERIODS[2], spam]))
-    assert update(learned).kind == "rejected"
-    take_in(learned, other_tastes(PERIODS[3]))
-    update(learned)
-    assert "learned_rejected_periods" not in models(learned.engine)[0].about

@@ -105,7 +105,7 @@ def test_events_after_the_last_closed_period_are_open(workspace: Workspace) -> N
     store.append(batch(workspace, [(str(n), "u", "i", n) for n in range(10)]))
     assert store.n_open() == 10
     with writing(workspace.engine) as connection:
-        counts = dict.fromkeys(("closed", "n_events", "n_users", "n_late", "split_time", "split_seq"), 0)
+        counts = dict.fromkeys(("closed", "n_events", "n_users", "n_late", "latest_time", "held_out", "max_of_user"), 0)
         connection.execute(insert(periods).values(t=0, first_seq=1, last_seq=7, **counts))
     assert store.n_open() == 3
 

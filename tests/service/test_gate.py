@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairstream import evaluation
 from fairstream.evaluation import Evaluation
-from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
+from fairstream.service.gate import Check, Decision, compared, drift, finite
 from fairstream.service.privacy import Comparison, Release, noise_margin
 from fairstream.service.settings import Gate, Privacy
 
@@ -117,11 +117,6 @@ def test_drift_that_noise_could_make_is_none(was: float, fall: float, half: floa
 
 def test_of_what_there_was_nothing_before_there_is_no_drift() -> None:
     assert list(drift({"minority": [0.1, [0.0, 0.2]]}, {}, GATE, {})) == []
-
-
-@given(share=st.floats(0, 1))
-def test_a_flood_is_held(share: float) -> None:
-    assert flood(share, GATE).ok == (share <= 0.1)
 
 
 def test_numbers_that_are_none_are_held() -> None:

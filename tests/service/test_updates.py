@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import update as sql_update
-from streams import SMALL, know, named_stream, take_in
+from streams import SMALL, at_random, know, named_stream, take_in
 from typer.testing import CliRunner
 
 from fairstream.cli import app
@@ -20,10 +20,10 @@ from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import schema, updates
 from fairstream.service.audit import verify
 from fairstream.service.database import now, writing
-from fairstream.service.event_store import closed_periods
+from fairstream.service.event_store import closed_periods, split_of
 from fairstream.service.records import Update
-from fairstream.service.registry import in_service, models, promote, rollback
-from fairstream.service.settings import Every, Gate, LiveConfig
+from fairstream.service.registry import in_service, models, promote, rollback, unpromoted_in_a_row
+from fairstream.service.settings import Every, LiveConfig
 from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
 from live_services import wait_until
@@ -41,14 +41,14 @@ def set_row(workspace: Workspace, update_id: str, **values: object) -> None:
 
 def ended(workspace: Workspace, state: str, at: int, by: str = "test") -> Update:
     """An update that was requested and ended at a time of the test's choice."""
-    found = updates.request(workspace, by, clock=lambda: at)
+    found = updates.request(workspace, by, clock=lambda _: at)
     set_row(workspace, found.id, state=state, finished=at)
     return updates.get(workspace.engine, found.id)
 
 
 def is_due(workspace: Workspace, every: Every, at: int) -> bool:
     """Whether one is queued; it is taken away again."""
-    found = updates.request_if_due(workspace, every, "schedule", clock=lambda: at)
+    found = updates.request_if_due(workspace, every, "schedule", clock=lambda _: at)
     if found is not None:
         with writing(workspace.engine) as connection:
             connection.execute(schema.updates.delete().where(schema.updates.c.id == found.id))
@@ -91,7 +91,7 @@ def test_a_row_left_running_by_a_dead_process_is_failed(learned: Workspace) -> N
     left = updates.get(learned.engine, dead.id)
     assert (left.state, left.reason) == ("failed", "the process ended before the update did")
     assert left.finished is not None
-    updates.fail_dead(learned, clock=lambda: now() + 2 * 60_000_000)
+    updates.fail_dead(learned, clock=lambda _: now() + 2 * 60_000_000)
     assert updates.get(learned.engine, following.id).reason == "no process has begun it"
 
 
@@ -158,6 +158,39 @@ def test_a_short_schedule_retries_no_later_than_it_would_anyway(new_workspace: M
     assert is_due(workspace, Every(5, "seconds"), at + 5_000_000)
 
 
+def test_a_time_of_day_is_due_once_a_day(new_workspace: Maker) -> None:
+    workspace, every = new_workspace(), Every.parse("1d at 03:00")
+    three = (now() // DAY + 2) * DAY + 180 * MINUTE
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    ended(workspace, "skipped", three - DAY + 5 * MINUTE)
+    assert not is_due(workspace, every, three - MINUTE)
+    assert is_due(workspace, every, three)
+    ended(workspace, "skipped", three + MINUTE)
+    assert not is_due(workspace, every, three + DAY - MINUTE)
+    assert is_due(workspace, every, three + DAY)
+
+
+def test_one_wrong_clock_does_not_stop_the_schedule(new_workspace: Maker) -> None:
+    workspace, at = new_workspace(), now()
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    ended(workspace, "skipped", at + 30 * DAY)
+    assert is_due(workspace, DAILY, at)
+    ended(workspace, "skipped", at)
+    assert not is_due(workspace, DAILY, at + DAY // 2)  # the newest row is the last requested, not the latest dated
+    assert is_due(workspace, DAILY, at + DAY)
+    ahead = updates.request(workspace, "a machine with a wrong clock", clock=lambda _: at + 30 * DAY)
+    updates.fail_dead(workspace, clock=lambda _: at + DAY)
+    assert updates.get(workspace.engine, ahead.id).reason == "no process has begun it"
+
+
+def test_an_update_that_was_interrupted_is_due_again_and_counts_towards_no_alert(new_workspace: Maker) -> None:
+    workspace, at = new_workspace(), now()
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    ended(workspace, "interrupted", at + DAY)
+    assert is_due(workspace, DAILY, at + DAY + MINUTE)
+    assert unpromoted_in_a_row(workspace.engine) == []
+
+
 def test_a_schedule_that_cannot_be_read_is_refused_with_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match='every must be like "1d"'):
         LiveConfig(every="banana")
@@ -196,14 +229,14 @@ def test_exit_codes_tell_how_an_update_ended(learned: Workspace) -> None:
     assert "skipped: the period stays open" in said
     take_in(learned, PERIODS[2])
     assert run("--quiet") == (0, "")
-    learned.config.with_options(gate=Gate(min_tested_users=50, max_user_share=0.001)).write(learned.folder)
-    take_in(learned, PERIODS[3])
+    take_in(learned, at_random(PERIODS[3]))
     queued = updates.request(learned, "test").id
     code, said = run("--id", queued, "--quiet")
     assert code == 3
-    assert f"Update {queued} rejected: the busiest user" in said
+    assert f"Update {queued} rejected: on this period's events the model in service does" in said
     take_in(learned, PERIODS[4])
-    (learned.models.path(in_service(learned.engine).model) / "manifest.json").write_text("{")
+    for name in learned.models.names():
+        (learned.models.path(name) / "manifest.json").write_text("{")
     code, said = run("--quiet")
     assert code == 5
     assert "damaged" in said or "cannot" in said
@@ -245,17 +278,45 @@ def test_an_update_waits_for_a_forgetting_to_end(learned: Workspace, monkeypatch
     assert updates.run(learned).state == "skipped"
 
 
-@pytest.mark.sqlite_only
-def test_a_model_of_an_older_format_is_one_sentence_that_says_what_to_do(learned: Workspace) -> None:
-    current = in_service(learned.engine).model
-    manifest = learned.folder / "models" / current / "manifest.json"
+def spoil(workspace: Workspace, model_id: str) -> None:
+    """Make a checkpoint one of an older format."""
+    manifest = workspace.folder / "models" / model_id / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+
+
+@pytest.mark.sqlite_only  # on PostgreSQL a damaged folder is fetched again
+def test_without_the_model_in_service_an_update_starts_from_its_parent_and_learns_again(learned: Workspace) -> None:
+    second, first = models(learned.engine)
+    spoil(learned, second.id)
+    take_in(learned, PERIODS[2])
+    done = updates.run(learned)
+    assert done.state == "promoted", done
+    assert f"model {second.id} cannot be updated: " in str(done.reason)
+    assert f"the candidate descends from model {first.id} instead" in str(done.reason)
+    newest = models(learned.engine)[0]
+    assert newest.parent == first.id
+    parts = [split_of(learned, period) for period in closed_periods(learned.engine)]
+    n_learned = len(parts[0].held_out) + len(parts[1].counted) + len(parts[2].learned)
+    assert newest.about["n_learned"] == n_learned
+
+
+@pytest.mark.sqlite_only
+def test_without_any_model_a_first_one_is_made_of_all_stored_events(learned: Workspace) -> None:
+    for row in models(learned.engine):
+        spoil(learned, row.id)
     take_in(learned, PERIODS[2])
     done = updates.run(learned)
     assert done.state == "failed"
-    assert done.reason.startswith(f"model {current} in service cannot be updated: ")
-    assert "has checkpoint format 3, this version reads 6; go back to an earlier model" in done.reason
-    assert done.reason.endswith("make a new workspace with `fairstream init` and ingest the events there")
+    assert "has checkpoint format 3, this version reads 6, and no earlier one can; make a first model" in done.reason
+    assert done.reason.endswith("`fairstream update DIR --afresh`")
+    said = CliRunner().invoke(app, ["update", str(learned.folder), "--afresh"])
+    assert said.exit_code == 0, said.output
+    newest = models(learned.engine)[0]
+    assert (newest.parent, newest.state, newest.id) == (None, "promoted", in_service(learned.engine).model)
+    parts = [split_of(learned, period) for period in closed_periods(learned.engine)]
+    assert newest.about["n_learned"] == len(PERIODS[0]) + len(PERIODS[1]) + len(parts[2].learned)
+    take_in(learned, PERIODS[3])
+    assert updates.run(learned).state == "promoted"
 
 
 def test_a_shop_without_events_is_skipped(new_workspace: Maker) -> None:

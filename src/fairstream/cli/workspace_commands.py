@@ -202,6 +202,9 @@ def update(
         str | None, typer.Option("--id", help="Id of a requested update.", show_default="a new one")
     ] = None,
     *,
+    afresh: Annotated[
+        bool, typer.Option("--afresh", help="Make a first model of all stored events, compared with none.")
+    ] = False,
     output: Output,
 ) -> None:
     """Evaluate the model in service on the events since the last update, train on them, and let the gate decide.
@@ -213,7 +216,7 @@ def update(
         on_interrupt(lambda: _outcome(workspace)),
         reporting_compilation(quiet=output.quiet),
     ):
-        done = updates.run(workspace, update_id, output.print, by=who())
+        done = updates.run(workspace, update_id, output.print, by=who(), afresh=afresh)
     outcome = f"Update {done.id} {done.state}: {done.reason}"
     output.print(outcome)
     if output.console.quiet and done.state != "promoted":

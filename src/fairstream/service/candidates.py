@@ -20,7 +20,7 @@ from fairstream.errors import CheckpointError, ConfigurationError, DataError, Wo
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
-from fairstream.service.event_store import EventStore, events_of, held_out
+from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
 from fairstream.service.gate import rejects_level
 from fairstream.service.learning import Learning
@@ -58,20 +58,19 @@ class Trial:
 
 
 class Candidates:
-    """Makes and judges candidates that descend from one model, or the first one."""
+    """Makes and judges candidates that descend from the model in service, or first ones of all stored events.
+
+    If the model in service cannot be read, its nearest ancestor that can replaces it, as in serving. What the lost
+    models had learned is learned again.
+    """
 
     def __init__(
-        self, workspace: Workspace, store: EventStore, parent: str | None, periods: Sequence[Period], release: Release
+        self, workspace: Workspace, in_service: str | None, periods: Sequence[Period], release: Release
     ) -> None:
-        self._workspace, self._config, self._store, self._release = workspace, workspace.config, store, release
+        self._workspace, self._config, self._release = workspace, workspace.config, release
         self._replay: PeriodReplay | None = None
-        self._parent = None if parent is None else model(workspace.engine, parent)
-        if self._parent is not None:
-            _check_shape(self._parent, self._config.learning)
-            t = self._parent.t
-            self._learned_late = held_out(store, periods[t])
-            self._skipped = {period.t: events_of(store, period) for period in periods[t + 1 :]}
-            """What a rejected candidate, or one that was rolled back, had learned: known, but not learned from."""
+        self.parent: Model | None = None
+        self.note: str | None = None  # why the candidate does not descend from the model in service, if so
         with workspace.people() as people:
             self._people = people.values().rename_columns(["user_id", self._config.group])
         self._groups = Groups.none(0)
@@ -79,6 +78,12 @@ class Candidates:
         if len(values) > 1:
             names, advantaged = self._config.groups or values, self._config.advantaged
             self._groups = Groups.from_values(self._config.group, [], possible=names, advantaged=advantaged)
+        lost = self._load_nearest(in_service) if in_service is not None else {period.t for period in periods}
+        t = -1 if self.parent is None else self.parent.t
+        self._again = [] if self.parent is None else [split_of(workspace, periods[t]).held_out]
+        self._skipped = {period.t: split_of(workspace, period).counted for period in periods[t + 1 :]}
+        """What a rejected candidate, or one that was rolled back, had learned: known, but not learned from."""
+        self._again += [self._skipped.pop(t) for t in sorted(lost)]
 
     @property
     def has_groups(self) -> bool:
@@ -87,53 +92,49 @@ class Candidates:
 
     def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
         """Evaluate the model in service on events before it learns any of them."""
-        recommender = self._load()  # as it has answered, retained or not
+        recommender = deepcopy(self._loaded)  # as it has answered, retained or not
         n_established = len(recommender.state.user_ids)
-        self._observe(recommender, [*self._skipped.values(), self._learned_late])
+        self._observe(recommender, [*self._skipped.values(), *self._again])
         evaluation = self._judge(recommender, events)
         results, names = evaluation.tested, names_of(evaluation)
         codes = established(results, n_established)
         sizes = self._release.sizes("period sizes", codes, names)
         return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes).readable()
 
-    def learn(self, head: pa.Table, tail: pa.Table, *, has_drifted: bool) -> Trial:
-        """Learn `head` and the events held out last time; judge by `tail`.
+    def learn(self, events: pa.Table, held_out: pa.Table, *, has_drifted: bool) -> Trial:
+        """Learn events, and those held out last time; judge by the ones held out now.
 
         After drift there are further candidates: one that restarts from the new events and, if there are rejected
         periods, one that learns them, too. The best for everyone is returned.
         """
-        if self._parent is None:
-            candidate = self._fit(head)
-            n_items = pc.count_distinct(pa.concat_tables([head, tail])["item_id"]).as_py()
-            return Trial(candidate, len(head), n_items, self._judge_held_out(candidate, tail))
-        rejected_models = rejected_from(self._workspace.engine, self._parent.id)
-        # Periods that were not rejected for their own events, such as a flood.
+        if self.parent is None:
+            events = pa.concat_tables([*self._again, events])
+            candidate, n_items = self._fit(events), pc.count_distinct(events["item_id"]).as_py()
+            return Trial(candidate, len(events), n_items, self._judge(candidate, held_out))
+        rejected_models = rejected_from(self._workspace.engine, self.parent.id)
         rejected = sorted(row.t for row in rejected_models if row.t in self._skipped and rejects_level(row.decision))
         ways: list[tuple[list[int], Strategy | None]] = [([], None)]
         if has_drifted:
             ways += [(rejected, RestartOnNew()), *([(rejected, None)] if rejected else [])]
-        trials = [self._try(head, tail, *way, has_drifted=has_drifted) for way in ways]
+        trials = [self._try(events, held_out, *way, has_drifted=has_drifted) for way in ways]
         n_established, best = max(trials, key=lambda trial: float(ndcg_of(trial[1].after.tested).mean()))
         assert best.before is not None
         tested = best.before.tested, best.after.tested
         return replace(best, comparison=Comparison.of(self._release, *tested, names_of(best.after), n_established))
 
     def _try(
-        self, head: pa.Table, tail: pa.Table, rejected: list[int], strategy: Strategy | None, *, has_drifted: bool
+        self, new: pa.Table, held_out: pa.Table, rejected: list[int], strategy: Strategy | None, *, has_drifted: bool
     ) -> tuple[int, Trial]:
         """Return the number of users that were known before, and the trial."""
-        assert self._parent is not None
-        events = pa.concat_tables([self._learned_late, *(self._skipped[t] for t in rejected), head])
+        events = pa.concat_tables([*self._again, *(self._skipped[t] for t in rejected), new])
         skipped = [table for t, table in self._skipped.items() if t not in rejected]
         current, candidate = deepcopy(self._retained), deepcopy(self._retained)
         for recommender in (current, candidate):
             self._observe(recommender, skipped)
         n_established = len(current.state.user_ids)
-        items = pc.unique(pa.concat_tables([head, tail])["item_id"])
-        items = items.filter(pc.invert(pc.is_in(items, self._learned_late["item_id"].combine_chunks())))
-        n_new_items = int((current.state.item_ids.lookup(items) < 0).sum())
+        n_items = len(current.state.item_ids)
         self._observe(current, [events])  # at once, as the candidate does, so that both give users the same rows
-        before = self._judge_held_out(current, tail)  # before the training: with too few users it would be in vain
+        before = self._judge(current, held_out)  # before the training: with too few users it would be in vain
 
         def replay(users: Rows, values: Array, codes: Codes, *about: Any) -> PeriodReplay:
             # The first trial's serves all: the budget pays for one.
@@ -143,8 +144,9 @@ class Candidates:
             return self._replay
 
         candidate.update(_columns(events), users=self._people, strategy=strategy, replay_groups=replay)
-        after = self._judge(candidate, tail)
-        reference = ndcg_of(self._judge(current, tail, baseline=True).tested) if has_drifted else None
+        after = self._judge(candidate, held_out)
+        reference = ndcg_of(self._judge(current, held_out, baseline=True).tested) if has_drifted else None
+        n_new_items = len(current.state.item_ids) - n_items
         return n_established, Trial(candidate, len(events), n_new_items, after, before, reference, tuple(rejected))
 
     def _fit(self, events: pa.Table) -> FairRecommender:
@@ -167,25 +169,40 @@ class Candidates:
         candidate.fit(log)
         return candidate
 
-    def _load(self) -> FairRecommender:
-        assert self._parent is not None
+    def _load_nearest(self, in_service: str) -> set[int]:
+        """Load the model in service or its nearest ancestor; return the periods of those that cannot be read."""
+        lost = set[int]()
+        following: str | None = in_service
+        while following is not None:
+            row = model(self._workspace.engine, following)
+            _check_shape(row, self._config.learning)
+            try:
+                self._loaded = self._load(row)
+            except CheckpointError as error:
+                self.note = self.note or f"model {in_service} cannot be updated: {str(error).partition(';')[0]}"
+                lost.add(row.t)
+                following = row.parent
+                continue
+            self.parent = row
+            if lost:
+                self.note = f"{self.note}; the candidate descends from model {row.id} instead"
+            return lost
+        raise WorkspaceError(
+            f"{self.note}, and no earlier one can; make a first model of all stored events with "
+            f"`fairstream update DIR --afresh`"
+        )
+
+    def _load(self, row: Model) -> FairRecommender:
         learning = self._config.learning
         recipe = learning.recipe()  # changes of the configuration count from now on
-        try:
-            recommender = load(
-                self._workspace.models.path(self._parent.folder),
-                device=learning.device,
-                fairness=recipe.fairness_option,
-                target=None,  # a checkpoint without groups has none
-                strategy=recipe.strategy,
-                training=recipe.training,
-            )
-        except CheckpointError as error:
-            raise WorkspaceError(
-                f"model {self._parent.id} in service cannot be updated: {str(error).partition(';')[0]}; go back to an "
-                f"earlier model with `fairstream rollback DIR`, or make a new workspace with `fairstream init` and "
-                f"ingest the events there"
-            ) from None
+        recommender = load(
+            self._workspace.models.path(row.folder),
+            device=learning.device,
+            fairness=recipe.fairness_option,
+            target=None,  # a checkpoint without groups has none
+            strategy=recipe.strategy,
+            training=recipe.training,
+        )
         recommender.set_kinds(**self._config.events.for_reading())
         if self.has_groups or not recommender.state.groups.is_empty:
             recommender.set_groups(self._people, groups=self._groups)
@@ -194,32 +211,31 @@ class Candidates:
 
     @cached_property
     def _retained(self) -> FairRecommender:
-        """The model in service; of the events that it has learned it knows those that are still stored."""
-        recommender = self._load()
-        if self._config.retention.events_days is not None:
-            recommender.retain(self._store.parts())
+        """The loaded model; of the events that it has learned it knows those that are still stored."""
+        if self._config.retention.events_days is None:
+            return self._loaded
+        recommender = deepcopy(self._loaded)
+        recommender.retain(EventStore(self._workspace).parts())
         return recommender
 
     def _observe(self, recommender: FairRecommender, tables: list[pa.Table]) -> None:
         if any(map(len, tables)):
             recommender.observe(_columns(pa.concat_tables(tables)), users=self._people, learn_later=False)
 
-    def _judge_held_out(self, recommender: FairRecommender, events: pa.Table) -> Evaluation:
-        """Judge by the held-out events, which must test enough users."""
-        evaluation, needed = self._judge(recommender, events), self._config.gate.min_tested_users
-        if evaluation.n_users < needed:
-            raise DataError(
-                f"the held-out events test {evaluation.n_users} users, {needed} are needed (gate.min_tested_users)"
-            )
-        return evaluation
-
     def _judge(self, recommender: FairRecommender, events: pa.Table, *, baseline: bool = False) -> Evaluation:
+        """Judge by events, which must test enough users."""
+        gate, table = self._config.gate, _columns(events)
+        k = min(gate.k, recommender.model.n_items)
         # One resample gives the intervals of everyone, which draw nothing; groups are left to `privacy`.
-        k = min(self._config.gate.k, recommender.model.n_items)
-        table = _columns(events)
-        return recommender.evaluate(
+        evaluation = recommender.evaluate(
             table, users=self._people, task=SERVED_TASK, k=k, n_resamples=1, baseline=baseline, at_levels=False
         )
+        if evaluation.n_users < gate.min_tested_users:
+            raise DataError(
+                f"the held-out events test {evaluation.n_users} users, {gate.min_tested_users} are needed "
+                f"(gate.min_tested_users)"
+            )
+        return evaluation
 
 
 def _check_shape(parent: Model, learning: Learning) -> None:
@@ -229,8 +245,8 @@ def _check_shape(parent: Model, learning: Learning) -> None:
         if name in before and before[name] != now[name]:
             raise ConfigurationError(
                 f"{name} is {now[name]!r} in {FILE}, but model {parent.id} in service was made with {before[name]!r} "
-                f"and cannot change it; put it back, or make a new workspace with `fairstream init` and ingest the "
-                f"events there"
+                f"and cannot change it; put it back, or make a first model of all stored events with "
+                f"`fairstream update DIR --afresh`"
             )
 
 

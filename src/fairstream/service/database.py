@@ -45,6 +45,13 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
+def now_of(connection: Connection) -> int:
+    """The clock of the database, which all machines share; with SQLite that of this one."""
+    if connection.dialect.name != "postgresql":
+        return now()
+    return int(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp()) * 1000000").scalar_one())
+
+
 def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -> Engine:
     """SQLite in the file, or PostgreSQL at a `postgresql://` address, whose statements are short for requests."""
     if url is None:

@@ -1,12 +1,13 @@
 """The events of a workspace: each once, in the order of arrival, and by period.
 
 An event belongs to the period that is open when it arrives, whatever its own time. Inside a period events are ordered
-by time. The latest of them are held out: they judge the candidate that has learned the others, and are learned with
-the next period.
+by time. Some of them are held out (see `hold_out`): they judge the candidate that has learned the others, and are
+learned with the next period.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add
@@ -20,9 +21,11 @@ from sqlalchemy import Connection, Engine, delete, func, select
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import OF_SCHEMA, copy_rows, insert_new, now, reading, select_rows, writing
+from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
 from fairstream.service.schema import events, events_of_user, of_users, periods
+from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
 _READ = pa.schema(
@@ -35,6 +38,7 @@ _KNOWN_AT_ONCE = 100_000  # ids in no order: twice as fast as ten statements; mo
 _SQLITE_CACHE_KIB = 32 << 10  # of a connection that has written events; with more, ids in no order are no faster
 _PRUNED_AT_ONCE = 5_000  # few: an update has a low priority and must not hold the lock of writers for seconds
 PAUSE_SECONDS = 0.15  # between two parts: longer than SQLite lets a writer that waits sleep before it looks again
+_FULL = 0.9
 _DAY = 86_400_000_000
 
 
@@ -124,6 +128,11 @@ class EventStore:
             return rows
         until = np.array([known.get(name, np.iinfo(np.int64).min) for name in names], dtype=np.int64)
         return rows.filter(pc.greater(rows["time"], pa.array(until).take(users.indices)))
+
+
+def is_full(n_open: int, limits: Limits) -> bool:
+    """Whether so many events wait that ingest refuses more, or may soon: a tenth is left for one large batch."""
+    return n_open >= _FULL * limits.max_open_events
 
 
 def one_writer(connection: Connection) -> None:
@@ -229,9 +238,13 @@ def events_of(store: EventStore, period: Period) -> pa.Table:
     return in_order(store.learned(period.first_seq - 1, period.last_seq))
 
 
-def held_out(store: EventStore, period: Period) -> pa.Table:
-    """The events of a closed period that its own model has not learned."""
-    events = events_of(store, period)
-    later = pc.greater(events["time"], period.split_time)
-    same_time = pc.equal(events["time"], period.split_time)
-    return events.filter(pc.or_(later, pc.and_(same_time, pc.greater_equal(events["seq"], period.split_seq))))
+def split_events(workspace: Workspace, events: pa.Table, t: int, held_out: float, max_of_user: int) -> Split:
+    """Split the events of period t, in order, into learned and held-out ones."""
+    key = hmac.digest(workspace.secret, f"hold out {t}".encode(), "sha256")
+    return split(events, key, share=held_out, max_of_user=max_of_user)
+
+
+def split_of(workspace: Workspace, period: Period) -> Split:
+    """The events of a closed period that its own model has learned, and those that it has not."""
+    events = events_of(EventStore(workspace), period)
+    return split_events(workspace, events, period.t, period.held_out, period.max_of_user)

@@ -24,8 +24,6 @@ from fairstream.service.gaps import too_noisy, with_margin
 from fairstream.service.privacy import EVERYONE, Comparison, Normal, noise_margin
 from fairstream.service.settings import Gate
 
-_OF_THE_INPUT = frozenset({"flood", "finite"})
-
 
 @dataclass(frozen=True)
 class Check:
@@ -70,21 +68,14 @@ class Decision:
 
 
 def rejects_level(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision rejected a candidate for its quality and not for its events."""
-    return all(check["ok"] for check in decision["checks"] if check["name"] in _OF_THE_INPUT)
+    """Whether a stored decision rejected a candidate for its quality, and not because its training failed."""
+    return all(check["ok"] for check in decision["checks"] if check["name"] == "finite")
 
 
 def rejects_drift(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision rejected a candidate because the events had changed, and were no flood."""
+    """Whether a stored decision rejected a candidate because the events had changed."""
     drifted = any(not check["ok"] for check in decision["checks"] if check["name"] == "drift")
     return drifted and rejects_level(decision)
-
-
-def flood(largest_share: float, gate: Gate) -> Check:
-    """Whether one user makes up too much of the period."""
-    ok = largest_share <= gate.max_user_share
-    sentence = f"the busiest user made {largest_share:.1%} of the period's events (limit {gate.max_user_share:.0%})"
-    return Check("flood", ok, sentence, largest_share, None, gate.max_user_share)
 
 
 def finite(reason: str | None) -> Check:
@@ -141,18 +132,32 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
 
 
 def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
-    """Compare the candidate with the model in service, on the same users."""
+    """Compare the candidate with the model in service, on the same users.
+
+    Users that the model in service knew before the period are also judged alone: nobody can invent them.
+    """
     old, change = comparison.before, comparison.after - comparison.before
+    yield _performance(EVERYONE, *_ratio(old, change), gate, gate.max_fall)
+    known = comparison.is_established
+    if known is not None and gate.min_group_size <= known.sum() < len(known):
+        check = _performance("users known before", *_ratio(old[known], change[known]), gate, gate.max_fall)
+        yield replace(check, name="established", group=None)
     level = float(old.mean())
-    ratio = float(change.mean()) / level if level > 0 else 0.0
-    deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
-    error = Normal.mean(deviations).se / level if level > 0 else 0.0
-    yield _performance(EVERYONE, level, Normal(ratio, error), gate, gate.max_fall)
+    deviations = change - (float(change.mean()) / level if level > 0 else 0.0) * old
     variance = float(deviations.var())
     for name in comparison.groups_before.sizes:
         yield _performance_of_group(name, comparison, variance, gate)
     if len(comparison.groups_before.sizes) > 1:
         yield _disparity(comparison, gate)
+
+
+def _ratio(old: Array, change: Array) -> tuple[float, Normal]:
+    """The mean of the users' old values, and the mean change as a share of it."""
+    level = float(old.mean())
+    if level <= 0:
+        return level, Normal(0.0, 0.0)
+    ratio = float(change.mean()) / level
+    return level, Normal(ratio, Normal.mean(change - ratio * old).se / level)  # a ratio of means varies as this does
 
 
 def _performance_of_group(name: str, comparison: Comparison, variance: float, gate: Gate) -> Check:

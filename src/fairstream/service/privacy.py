@@ -258,6 +258,7 @@ class Comparison:
     groups_before: GroupMeans
     groups_change: GroupMeans  # of the groups whose mean is readable under both models
     epsilon: float | str = "off"
+    is_established: np.ndarray[Any, np.dtype[np.bool_]] | None = None  # which users were known before the period
 
     @classmethod
     def of(
@@ -269,7 +270,8 @@ class Comparison:
         groups = release.means("held-out", old, codes, names, sizes)
         change = release.means("change", new - old, codes, names, sizes, -1.0, groups.quality)
         readable = groups.plus(change, 0.0, 1.0).readable().means
-        return cls(old, new, groups.only(readable), change.only(readable), release.epsilon)
+        known = before.users < n_established
+        return cls(old, new, groups.only(readable), change.only(readable), release.epsilon, known)
 
     @property
     def groups_after(self) -> GroupMeans:

@@ -11,8 +11,8 @@ from fairstream.errors import WorkspaceError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-UpdateState = Literal["queued", "running", "promoted", "rejected", "skipped", "failed"]
-FINISHED: tuple[UpdateState, ...] = ("promoted", "rejected", "skipped", "failed")
+UpdateState = Literal["queued", "running", "promoted", "rejected", "skipped", "failed", "interrupted"]
+FINISHED: tuple[UpdateState, ...] = ("promoted", "rejected", "skipped", "failed", "interrupted")
 
 
 class UnknownIdError(WorkspaceError):
@@ -43,8 +43,9 @@ class Period(Record):
     n_events: int
     n_users: int
     n_late: int  # events dated before the last one of the period before
-    split_time: int  # time and number of the first held-out event: earlier ones were learned at once
-    split_seq: int
+    latest_time: int  # of its events, by their own time
+    held_out: float  # the share of its users whose latest events were held out
+    max_of_user: int  # events of one user from this number on were neither learned nor tested
     evaluation: dict[str, Any] | None  # of the model in service, before it learned any event of the period
 
 

@@ -13,7 +13,7 @@ from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import now, reading, writing
-from fairstream.service.records import FINISHED, Model, UnknownIdError, UpdateState
+from fairstream.service.records import Model, UnknownIdError, UpdateState
 from fairstream.service.workspace import Workspace
 
 
@@ -72,14 +72,14 @@ def rejected_from(engine: Engine, parent: str) -> list[Model]:
 def unpromoted_in_a_row(engine: Engine) -> list[UpdateState]:
     """Return how the latest updates ended since the last promotion, the newest first, at most a hundred of them.
 
-    Updates that have not ended, or that ended with the service, do not count.
+    Updates that have not ended, or that were interrupted, do not count.
     """
     updates = schema.updates.c
     query = (
         select(updates.state, schema.models.c.state.label("model"))
         .join_from(schema.updates, schema.models, schema.models.c.id == updates.model, isouter=True)
-        .where(updates.state.in_(FINISHED))
-        .order_by(updates.requested.desc(), updates.id.desc())
+        .where(updates.state.in_(("promoted", "rejected", "failed", "skipped")))
+        .order_by(updates.number.desc())
         .limit(100)
     )
     with reading(engine) as connection:

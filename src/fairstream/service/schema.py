@@ -53,8 +53,9 @@ periods = sa.Table(  # closed periods: their events, and how these judged the mo
     Column("n_events", sa.BigInteger, nullable=False),
     Column("n_users", sa.BigInteger, nullable=False),
     Column("n_late", sa.BigInteger, nullable=False, comment="events dated before the last one of the period before"),
-    Column("split_time", sa.BigInteger, nullable=False, comment="time and number of the first held-out event:"),
-    Column("split_seq", sa.BigInteger, nullable=False, comment="those before it, by both, were learned at once"),
+    Column("latest_time", sa.BigInteger, nullable=False, comment="of its events, by their own time"),
+    Column("held_out", sa.Float, nullable=False, comment="the share of its users whose latest events were held out"),
+    Column("max_of_user", sa.BigInteger, nullable=False, comment="events of one user from this number on do not count"),
     Column("evaluation", sa.JSON(none_as_null=True), comment="of the model in service, before it learned the period"),
 )
 
@@ -149,7 +150,8 @@ updates = sa.Table(  # every update that was requested, and how it ended
     "updates",
     metadata,
     Column("id", sa.String(32), primary_key=True),
-    Column("state", sa.String(16), nullable=False, comment="queued, running, promoted, rejected, skipped or failed"),
+    Column("number", sa.BigInteger, nullable=False, unique=True, comment="the order of the requests"),
+    Column("state", sa.String(16), nullable=False, comment="queued, running, or how it ended"),
     Column("reason", sa.Text),
     Column("requested", sa.BigInteger, nullable=False),
     Column("requested_by", sa.String(128), nullable=False),
@@ -158,7 +160,6 @@ updates = sa.Table(  # every update that was requested, and how it ended
     Column("finished", sa.BigInteger),
     Column("t", sa.Integer, comment="the period that it closed"),
     Column("model", sa.String(32), comment="the candidate that it made"),
-    sa.Index("updates_by_time", "requested"),
 )
 
 impressions = sa.Table(  # lists that people saw: a row for each list, for reports and off-policy estimates

@@ -49,7 +49,7 @@ _PROPERTIES: dict[str, Kind] = {
 }
 _RESERVED = KEYWORDS | {"item_id", "available", "changed"}
 _KIND = re.compile(r"[\w.\- ]{1,64}")
-_SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
+_SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)(?: +at +([01][0-9]|2[0-3]):([0-5][0-9]))?")
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,30 @@ class Every:
 
     n: int
     unit: Literal["seconds", "events"]
+    at: int | None = None  # seconds after midnight (UTC)
 
     @classmethod
     def parse(cls, text: str) -> Every:
-        """From "1d", "6h", "30m", "90s" or "10000 events".
+        """From "1d", "6h", "30m", "90s", "10000 events", or with a time of day in UTC, "1d at 03:00".
 
         >>> Every.parse("6h"), Every.parse("10000 events")
-        (Every(n=21600, unit='seconds'), Every(n=10000, unit='events'))
+        (Every(n=21600, unit='seconds', at=None), Every(n=10000, unit='events', at=None))
+        >>> Every.parse("1d at 03:00")
+        Every(n=86400, unit='seconds', at=10800)
         """
         match = _SCHEDULE.fullmatch(text.strip())
-        if match is None or int(match[1]) == 0:
-            raise ConfigurationError(f'every must be like "1d", "6h", "30m", "90s" or "10000 events", got {text!r}')
+        if match is None or int(match[1]) == 0 or (match[3] and match[2] != "d"):
+            raise ConfigurationError(
+                f'every must be like "1d", "1d at 03:00" (UTC), "6h", "30m", "90s" or "10000 events", got {text!r}'
+            )
         if match[2].startswith("event"):
             return cls(int(match[1]), "events")
-        return cls(int(match[1]) * _SECONDS[match[2]], "seconds")
+        at = None if match[3] is None else int(match[3]) * 3600 + int(match[4]) * 60
+        return cls(int(match[1]) * _SECONDS[match[2]], "seconds", at)
+
+    def latest(self, now: float) -> float:
+        """Return the time such that an update is due now if the last one was requested before it."""
+        return now - self.n if self.at is None else (now - self.at) // self.n * self.n + self.at
 
 
 class EventKinds(Configuration):
@@ -156,9 +166,9 @@ class Gate(Configuration):
 
     k: int = Field(20, ge=1)
     """Length of the lists that are judged, by NDCG@k."""
-    held_out: float = Field(0.2, gt=0, lt=1)
-    """Share of each period's events, its latest, on which the candidate is judged; they are learned with the \
-next period."""
+    held_out: float = Field(0.5, gt=0, le=1)
+    """Share of each period's users, drawn by lot, on whose latest events in it the candidate is judged; these events \
+are learned with the next period."""
     max_fall: float = Field(0.1, ge=0, lt=1)
     """How much performance may fall for all together, as a share of what it was."""
     max_group_fall: float = Field(0.02, ge=0, lt=1)
@@ -172,7 +182,8 @@ everyone and for every group, as a share; beyond it the events themselves are ta
     """Candidates rejected in a row after which the new level is accepted from one that is no worse than the model in \
 service; one that is surely better, and no worse than recent popularity, is accepted at once."""
     max_user_share: float = Field(0.1, gt=0, le=1)
-    """The largest share of a period's events that may come from one user."""
+    """The largest share of a period's events that may come from one user; what is beyond it is neither learned nor \
+tested."""
     min_group_size: int = Field(20, ge=1)
     """Groups with fewer tested users are neither judged nor reported, anywhere."""
     min_tested_users: int = Field(100, ge=2)
@@ -250,7 +261,8 @@ class LiveConfig(Configuration):
     """The group that is better served; without it the larger of two, and of more none. Fairness losses and group \
 weights need it, a target does not."""
     every: str | None = None
-    """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
+    """When the service updates by itself: "1d", "1d at 03:00" (UTC), "6h", "30m", "90s" or "10000 events"; without it \
+only when asked."""
     keep_models: int = Field(10, ge=2)
     """Models that stay on disk for a rollback."""
     learning_options: dict[str, Any] = Field(default_factory=dict)

@@ -29,14 +29,15 @@ from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial, names_of
 from fairstream.service.database import now, writing
-from fairstream.service.event_store import EventStore, closed_periods, events_of, in_order, prune
+from fairstream.service.event_store import EventStore, closed_periods, in_order, is_full, prune, split_events
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
-from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
+from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, rejects_drift
+from fairstream.service.hold_out import max_events_of_user
 from fairstream.service.model_store import folder_hash
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported, reported_regret
-from fairstream.service.records import Period
-from fairstream.service.registry import deciding, in_service, model, models, put_into_service
+from fairstream.service.records import Model
+from fairstream.service.registry import deciding, in_service, models, put_into_service
 from fairstream.service.workspace import Workspace
 from fairstream.strategies import TARGETS, PeriodReplay
 
@@ -60,84 +61,89 @@ def update(
     workspace: Workspace,
     say: Say = lambda sentence: None,
     conclude: Callable[[Connection, Outcome], None] = lambda connection, outcome: None,
+    *,
+    afresh: bool = False,
 ) -> Outcome:
     """Close the open period and decide on a new model; where there is too little to judge by, do nothing.
 
-    The caller holds the updating lock. `conclude` is called in the transaction that makes all of it visible.
+    With `afresh` a first model learns all stored events; there is nothing to compare it with. The caller holds the
+    updating lock. `conclude` is called in the transaction that makes all of it visible.
     """
     complete_forgetting(workspace)  # a candidate must not descend from what is to be forgotten
     prune(workspace)
-    outcome = _Update(workspace, say, conclude).run()
-    if outcome.kind == "skipped":
-        with writing(workspace.engine) as connection:
-            conclude(connection, outcome)
-    return outcome
+    return _Update(workspace, say, conclude, afresh=afresh).run()
 
 
 class _Update:
-    def __init__(self, workspace: Workspace, say: Say, conclude: Callable[[Connection, Outcome], None]) -> None:
-        self.conclude = conclude
-        self.workspace, self.say, self.gate = workspace, say, workspace.config.gate
+    def __init__(
+        self, workspace: Workspace, say: Say, conclude: Callable[[Connection, Outcome], None], *, afresh: bool
+    ) -> None:
+        self.workspace, self.say, self.conclude, self.gate = workspace, say, conclude, workspace.config.gate
         self.kinds = workspace.config.events
-        self.engine, self.store = workspace.engine, EventStore(workspace)
+        self.engine, store = workspace.engine, EventStore(workspace)
         self.periods = closed_periods(self.engine)
         self.t = len(self.periods)
         before = self.periods[-1] if self.periods else None
-        self.first, self.last = (before.last_seq + 1 if before else 1), self.store.last_seq()
-        self.events = in_order(self.store.learned(self.first - 1, self.last))
-        self.n_learnable = int(len(self.events) * (1 - self.gate.held_out))
-        self.n_late = self._late(before) if before else 0
-
-    def _late(self, before: Period) -> int:
-        """Count events dated before the last one of the period before: by their clock, so that no replay is late."""
-        latest = pc.max(events_of(self.store, before)["time"])
-        return pc.sum(pc.less(self.events["time"], latest)).as_py() or 0
+        self.first, self.last = (before.last_seq + 1 if before else 1), store.last_seq()
+        self.events = in_order(store.learned(self.first - 1, self.last))
+        self.sha256 = _hash(self.events)
+        late = pc.less(self.events["time"], before.latest_time) if before else None
+        self.n_late = 0 if late is None else pc.sum(late).as_py() or 0  # by their clock, so that no replay is late
+        current = in_service(self.engine)
+        self.in_service = None if current is None else current.model
+        self.max_of_user = max_events_of_user(_counts(self.events), self.gate.max_user_share)
+        self.split = split_events(workspace, self.events, self.t, self.gate.held_out, self.max_of_user)
+        self.start = None if afresh else self.in_service
 
     def run(self) -> Outcome:
-        head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
-        is_judged = pc.is_in(tail["kind"], pa.array(self.kinds.judged, pa.string()))
-        n_users, needed = pc.count_distinct(tail.filter(is_judged)["user_id"]).as_py(), self.gate.min_tested_users
+        held_out, needed = self.split.held_out, self.gate.min_tested_users
+        is_judged = pc.is_in(held_out["kind"], pa.array(self.kinds.judged, pa.string()))
+        n_users = pc.count_distinct(held_out.filter(is_judged)["user_id"]).as_py()
         if n_users < needed:
-            return Outcome(
-                "skipped",
-                f"the period stays open: {n_users} users have held-out {self.kinds.words} to judge by, {needed} are "
-                f"needed (gate.min_tested_users); {len(self.events)} events wait",
+            return self._skip(
+                f"{n_users} users have held-out {self.kinds.words} to judge by, {needed} are needed "
+                f"(gate.min_tested_users)"
             )
-        current = in_service(self.engine)
-        parent = None if current is None else current.model
-        self.sha256 = _hash(self.events)
-        release = Release(
-            self.workspace.secret, self.workspace.config.privacy, self.gate.min_group_size, f"{self.t} {self.sha256}"
-        )
-        self.candidates = Candidates(self.workspace, self.store, parent, self.periods, release)
-        counts = pc.value_counts(self.events["user_id"]).field("counts")
-        busiest = flood(pc.max(counts).as_py() / len(self.events), self.gate)
-        evaluation, drifts = None, list[Check]()
+        privacy, secret = self.workspace.config.privacy, self.workspace.secret
+        release = Release(secret, privacy, self.gate.min_group_size, f"{self.t} {self.sha256}")
+        self.candidates = Candidates(self.workspace, self.start, self.periods, release)
+        evaluation, drifts, parent = None, list[Check](), self.candidates.parent
         try:
             if parent is not None:
-                self.say(f"judging model {parent} by {len(self.events)} events of period {self.t}")
-                evaluation = self._reported(*self.candidates.judge_in_service(self.events))
+                self.say(f"judging model {parent.id} by {len(self.split.counted)} events of period {self.t}")
+                evaluation = self._reported(*self.candidates.judge_in_service(self.split.counted))
                 drifts = list(self._drifts(evaluation, parent))
-            self.say(f"learning {len(head)} events")
+            self.say(f"learning {len(self.split.learned)} events")
             begin = time.perf_counter()
-            trial = self.candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
+            has_drifted = not all(check.ok for check in drifts)
+            trial = self.candidates.learn(self.split.learned, held_out, has_drifted=has_drifted)
         except ModelError as error:
-            return self._conclude(None, evaluation, Decision((busiest, finite(str(error)))), parent, 0.0)
+            return self._conclude(None, evaluation, Decision((finite(str(error)),)), 0.0)
         except DataError as error:  # it tests nobody, or too few users
-            return Outcome("skipped", f"the period stays open: {error}; {len(self.events)} events wait")
+            return self._skip(str(error))
         seconds = time.perf_counter() - begin
-        return self._conclude(
-            trial, evaluation, Decision((busiest, *map(self._named, self._checks(trial, drifts)))), parent, seconds
-        )
+        return self._conclude(trial, evaluation, Decision(tuple(map(self._named, self._checks(trial, drifts)))), seconds)
 
     def _named(self, check: Check) -> Check:
         """A check whose sentence names the kinds that judge."""
-        by = f"NDCG@{self.gate.k} by {self.kinds.words} for"
-        return (
-            replace(check, sentence=check.sentence.replace(f"NDCG@{self.gate.k} for", by))
-            if self.kinds.judge_by
-            else check
+        if not self.kinds.judge_by:
+            return check
+        general = f"NDCG@{self.gate.k} for"
+        return replace(
+            check, sentence=check.sentence.replace(general, f"NDCG@{self.gate.k} by {self.kinds.words} for")
         )
+
+    def _skip(self, why: str) -> Outcome:
+        """Leave the period open; close a full one unjudged, because a full period takes no more events."""
+        outcome = Outcome("skipped", f"the period stays open: {why}; {len(self.events)} events wait")
+        with writing(self.engine) as connection:
+            if is_full(self.last + 1 - self.first, self.workspace.config.limits):
+                connection.execute(insert(schema.periods).values(**(period := self._period(None))))
+                record(connection, "close", {"period": period})
+                reason = f"the period is full and was closed without a judgement: {why}"
+                outcome = Outcome("skipped", f"{reason}; lists know its {len(self.events)} events", self.t)
+            self.conclude(connection, outcome)
+        return outcome
 
     def _checks(self, trial: Trial, drifts: list[Check]) -> Iterator[Check]:
         yield finite(trial.what_is_not_finite)
@@ -145,7 +151,7 @@ class _Update:
         if comparison is None or trial.what_is_not_finite is not None:
             yield from drifts
             return
-        # Candidates in a row that were just rejected because the events had changed; floods do not count.
+        # Candidates in a row that were just rejected because the events had changed.
         latest = models(self.engine, limit=self.gate.drift_patience)
         drifted = takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest)
         n_rejected = len(list(drifted))
@@ -156,20 +162,30 @@ class _Update:
                 yield attainable(check, comparison, reference, n_rejected, self.gate)
         yield from compared(comparison, self.gate)
 
-    def _drifts(self, evaluation: dict[str, Any], parent: str) -> Iterator[Check]:
+    def _drifts(self, evaluation: dict[str, Any], parent: Model) -> Iterator[Check]:
         """Compare with the last period that was learned from; the first period has no evaluation."""
-        if before := self.periods[model(self.engine, parent).t].evaluation:
+        if before := self.periods[parent.t].evaluation:
             noise_before = before.get("noise", {})
             noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
             yield from drift(evaluation["levels"], before["levels"], self.gate, noise)
 
+    def _period(self, evaluation: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "t": self.t,
+            "first_seq": self.first,
+            "last_seq": self.last,
+            "closed": now(),
+            "n_events": len(self.events),
+            "n_users": pc.count_distinct(self.events["user_id"]).as_py(),
+            "n_late": self.n_late,
+            "latest_time": pc.max(self.events["time"]).as_py() or 0,
+            "held_out": self.gate.held_out,
+            "max_of_user": self.max_of_user,
+            "evaluation": evaluation,
+        }
+
     def _conclude(
-        self,
-        trial: Trial | None,
-        evaluation: dict[str, Any] | None,
-        decision: Decision,
-        parent: str | None,
-        seconds: float,
+        self, trial: Trial | None, evaluation: dict[str, Any] | None, decision: Decision, seconds: float
     ) -> Outcome:
         """Write everything, the model first and then all else at once."""
         name = f"m{self.t:05d}-{secrets.token_hex(4)}"
@@ -179,24 +195,11 @@ class _Update:
                 trial.recommender.save(folder, with_groups=False)
                 files = folder_hash(folder)
         kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "rejected"
-        about = self._about(trial)
-        first_held_out = self.events.slice(self.n_learnable, 1)
-        period = {
-            "t": self.t,
-            "first_seq": self.first,
-            "last_seq": self.last,
-            "closed": now(),
-            "n_events": len(self.events),
-            "n_users": pc.count_distinct(self.events["user_id"]).as_py(),
-            "n_late": self.n_late,
-            "split_time": first_held_out["time"][0].as_py(),
-            "split_seq": first_held_out["seq"][0].as_py(),
-            "evaluation": evaluation,
-        }
+        about, period, parent = self._about(trial), self._period(evaluation), self.candidates.parent
         row = {
             "id": name,
             "t": self.t,
-            "parent": parent,
+            "parent": parent and parent.id,
             "state": kind,
             "folder": name,
             "created": now(),
@@ -205,23 +208,24 @@ class _Update:
             "about": about,
         }
         with deciding(self.engine) as (connection, now_in_service):
-            if now_in_service != parent:
+            if now_in_service != self.in_service:
                 # The gate compared the candidate with a model that no longer answers. The period stays open, so that
                 # the next update judges the model now in service by these events and learns them from there.
                 self.workspace.models.remove([name])
-                return Outcome(
+                outcome = Outcome(
                     "skipped",
-                    f"the period stays open: model {now_in_service} was put into service instead of {parent} while the "
-                    f"update ran; the next update starts from it",
+                    f"the period stays open: model {now_in_service} was put into service instead of {self.in_service} "
+                    f"while the update ran; the next update starts from it",
                 )
+                self.conclude(connection, outcome)
+                return outcome
             connection.execute(insert(schema.periods).values(**period))
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "files": files, "period": period})
-            reason = decision.reason if self.candidates.has_groups else f"{decision.reason}; {_NO_GROUPS}"
-            outcome = Outcome(kind, reason, self.t, name)
+            outcome = Outcome(kind, "; ".join((decision.reason, *self._notes())), self.t, name)
             self.conclude(connection, outcome)
         if control := about.get("control"):
             self.say(control["sentence"])
@@ -230,6 +234,16 @@ class _Update:
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome
+
+    def _notes(self) -> Iterator[str]:
+        """What the reason says besides the decision."""
+        if self.split.n_surplus:
+            share = self.gate.max_user_share
+            yield f"{self.split.n_surplus:,} events of users with more than {share:.0%} of the period were left out"
+        if self.candidates.note is not None:
+            yield self.candidates.note
+        if not self.candidates.has_groups:
+            yield _NO_GROUPS
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
         about: dict[str, Any] = {
@@ -250,7 +264,7 @@ class _Update:
         if not self.candidates.has_groups:
             about["fairness"] = f"off: {_NO_GROUPS}"
         if trial is not None:
-            about["data"]["n_new_items"] = trial.n_new_items
+            about["data"] |= {"n_new_items": trial.n_new_items, "n_surplus": self.split.n_surplus}
             comparison = trial.comparison
             groups = NO_GROUPS if comparison is None else comparison.groups_after
             about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
@@ -266,6 +280,11 @@ class _Update:
         names, config = names_of(evaluation), self.workspace.config
         kinds = {"kinds": list(self.kinds.judge_by)} if self.kinds.judge_by else {}
         return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon) | kinds
+
+
+def _counts(events: pa.Table) -> Any:
+    """The number of events of each user."""
+    return pc.value_counts(events["user_id"]).field("counts").to_numpy()
 
 
 def _hash(events: pa.Table) -> str:

@@ -18,11 +18,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import schema
 from fairstream.service.alerts import alert
-from fairstream.service.database import now, reachable, reading, writing
-from fairstream.service.event_store import last_seq
+from fairstream.service.database import now_of, reachable, reading, writing
+from fairstream.service.event_store import is_full, last_seq
 from fairstream.service.records import UnknownIdError, Update, UpdateState
 from fairstream.service.registry import newest_first, unpromoted_in_a_row
-from fairstream.service.settings import Every
+from fairstream.service.settings import Every, Limits
 from fairstream.service.workspace import Workspace
 
 _SECOND = 1_000_000
@@ -30,8 +30,10 @@ _TAKEN_UP_WITHIN = 60 * _SECOND  # a queued update that no process has begun by 
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0  # how long an update waits for a forgetting to end
+_OPEN = ("queued", "running")
+Clock = Callable[[Connection], int]
 _rows = schema.updates
-_newest = select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc())
+_newest = select(_rows).where(_rows.c.state != "interrupted").order_by(_rows.c.number.desc())
 
 
 class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
@@ -42,29 +44,29 @@ class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
         self.update_id = update_id
 
 
-def request(workspace: Workspace, by: str, *, clock: Callable[[], int] = now) -> Update:
+def request(workspace: Workspace, by: str, *, clock: Clock = now_of) -> Update:
     """Queue an update; raises `UpdateRunning` where one has not ended."""
     fail_dead(workspace, clock=clock)
     with _alone(workspace.engine) as connection:
         if (other := _open_id(connection)) is not None:
             raise UpdateRunning(other)
-        update_id = _queue(connection, by, clock())
+        update_id = _queue(connection, by, clock(connection))
     return get(workspace.engine, update_id)
 
 
-def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Callable[[], int] = now) -> Update | None:
+def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Clock = now_of) -> Update | None:
     """Queue an update if the schedule asks for one now; of many processes one gets it."""
-    engine = workspace.engine
+    engine, limits = workspace.engine, workspace.config.limits
     with reading(engine) as connection:
-        is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, clock())
+        is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, limits, clock(connection))
     if is_open:
         fail_dead(workspace, clock=clock)
     if is_open or not is_due:
         return None
     with _alone(engine) as connection:
-        if _open_id(connection) is not None or not _is_due(connection, every, clock()):
+        if _open_id(connection) is not None or not _is_due(connection, every, limits, clock(connection)):
             return None
-        update_id = _queue(connection, by, clock())
+        update_id = _queue(connection, by, clock(connection))
     return get(engine, update_id)
 
 
@@ -79,7 +81,7 @@ def get(engine: Engine, update_id: str) -> Update:
 
 def listed(engine: Engine, before: str | None = None, limit: int = 50) -> list[Update]:
     """Up to `limit` updates, the newest first; `before` is the id of the last one on the page before."""
-    return [Update(**row) for row in newest_first(engine, _rows, _rows.c.requested, before, limit)]
+    return [Update(**row) for row in newest_first(engine, _rows, _rows.c.number, before, limit)]
 
 
 def run(
@@ -88,6 +90,7 @@ def run(
     say: Callable[[str], None] = lambda sentence: None,
     *,
     by: str = "command line",
+    afresh: bool = False,
 ) -> Update:
     """Run a queued update, or request one, which raises `UpdateRunning` where another one has not ended."""
     from fairstream.service.updater import update as close_period  # noqa: PLC0415 (loads torch)
@@ -97,7 +100,7 @@ def run(
         try:
             stack.enter_context(workspace.updating(_LOCK_SECONDS))
         except WorkspaceError as error:
-            return _failed(workspace, queued, error)
+            return _warned(workspace, _failed(workspace, queued, error))
         _begin(workspace.engine, queued)
         try:
             close_period(
@@ -106,29 +109,40 @@ def run(
                 lambda connection, done: _finish(
                     connection, queued.id, done.kind, reason=done.reason, t=done.t, model=done.model
                 ),
+                afresh=afresh,
             )
         except KeyboardInterrupt:
-            with suppress(FairstreamError), writing(workspace.engine) as connection:
-                _fail_running(connection, now(), "it was interrupted")  # what it has committed stays
+            close_left(workspace, queued.id, "interrupted", "it was interrupted; the next update begins again")
             raise
         except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
             return _warned(workspace, _failed(workspace, queued, error))
     return _warned(workspace, get(workspace.engine, queued.id))
 
 
-def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
+def close_left(workspace: Workspace, update_id: str, state: UpdateState, reason: str) -> None:
+    """End an update whose process has ended before it; one that has ended stays as it is."""
+    with suppress(FairstreamError), writing(workspace.engine) as connection:
+        left = and_(_rows.c.id == update_id, _rows.c.state.in_(_OPEN))
+        values = {"state": state, "reason": reason, "finished": now_of(connection)}
+        connection.execute(update(_rows).where(left).values(values))
+
+
+def fail_dead(workspace: Workspace, *, clock: Clock = now_of) -> None:
     """Mark updates as failed that a dead process has left running, or that no process has begun."""
-    engine, latest = workspace.engine, clock() - _TAKEN_UP_WITHIN
-    never_begun = and_(_rows.c.state == "queued", _rows.c.requested < latest)
+    engine = workspace.engine
     with reading(engine) as connection:
+        at = clock(connection)
+        # One dated ahead was requested by a machine with a wrong clock.
+        is_late = or_(_rows.c.requested < at - _TAKEN_UP_WITHIN, _rows.c.requested > at + _TAKEN_UP_WITHIN)
+        never_begun = and_(_rows.c.state == "queued", is_late)
         states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_begun))))
     if "queued" in states:
         with writing(engine) as connection:
-            values = {"state": "failed", "reason": "no process has begun it", "finished": clock()}
+            values = {"state": "failed", "reason": "no process has begun it", "finished": at}
             connection.execute(update(_rows).where(never_begun).values(values))
     if "running" in states:
         with suppress(WorkspaceError), workspace.updating(), writing(engine) as connection:
-            _fail_running(connection, clock())
+            _fail_running(connection, at)
 
 
 def _warned(workspace: Workspace, done: Update) -> Update:
@@ -178,34 +192,40 @@ def _alone(engine: Engine) -> Iterator[Connection]:
 
 
 def _open_id(connection: Connection) -> str | None:
-    return connection.scalar(select(_rows.c.id).where(_rows.c.state.in_(("queued", "running"))).limit(1))
+    return connection.scalar(select(_rows.c.id).where(_rows.c.state.in_(_OPEN)).limit(1))
 
 
 def _queue(connection: Connection, by: str, at: int) -> str:
     update_id = f"u-{secrets.token_hex(8)}"
-    values = {"id": update_id, "state": "queued", "requested": at, "requested_by": by[:128]}
+    number = select(func.coalesce(func.max(_rows.c.number), 0) + 1).scalar_subquery()
+    values = {"id": update_id, "number": number, "state": "queued", "requested": at, "requested_by": by[:128]}
     connection.execute(insert(_rows).values(**values, last_seq=last_seq(connection)))
     return update_id
 
 
 def _begin(engine: Engine, queued: Update) -> None:
     with writing(engine) as connection:
-        _fail_running(connection, now())  # the holder of the lock knows that no other is running
+        _fail_running(connection, now_of(connection))  # the holder of the lock knows that no other is running
         mine = and_(_rows.c.id == queued.id, _rows.c.state == "queued")
-        if connection.execute(update(_rows).where(mine).values(state="running", started=now())).rowcount == 0:
+        if (
+            connection.execute(update(_rows).where(mine).values(state="running", started=now_of(connection))).rowcount
+            == 0
+        ):
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
 
 
-def _fail_running(connection: Connection, at: int, reason: str = "the process ended before the update did") -> None:
-    values = {"state": "failed", "reason": reason, "finished": at}
+def _fail_running(connection: Connection, at: int) -> None:
+    values = {"state": "failed", "reason": "the process ended before the update did", "finished": at}
     connection.execute(update(_rows).where(_rows.c.state == "running").values(values))
 
 
 def _finish(connection: Connection, update_id: str, state: UpdateState, **values: Any) -> None:
-    connection.execute(update(_rows).where(_rows.c.id == update_id).values(state=state, finished=now(), **values))
+    connection.execute(
+        update(_rows).where(_rows.c.id == update_id).values(state=state, finished=now_of(connection), **values)
+    )
 
 
-def _is_due(connection: Connection, every: Every, at: int) -> bool:
+def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bool:
     closed = connection.execute(select(func.max(schema.periods.c.last_seq), func.max(schema.periods.c.closed))).one()
     last_closed_seq, last_closed = closed[0] or 0, closed[1]
     latest = last_seq(connection)
@@ -213,15 +233,17 @@ def _is_due(connection: Connection, every: Every, at: int) -> bool:
         return False
     before = connection.execute(_newest).first()
     if before is not None and before.state == "failed":
-        n_failed = _n_failed(connection)
         longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
-        return bool(at - before.finished >= min(longest, _FIRST_RETRY * 2 ** (n_failed - 1)))
+        wait = min(longest, _FIRST_RETRY * 2 ** (_n_failed(connection) - 1))
+        return not 0 <= at - before.finished < wait  # a time ahead is that of a wrong clock
+    if is_full(latest - last_closed_seq, limits):  # ingest refuses events, so that no schedule of events comes due
+        return True
     if every.unit == "events":
         tried = before.last_seq if before is not None and before.state == "skipped" else 0
         return bool(latest - max(last_closed_seq, tried) >= every.n)
     made = select(func.min(schema.audit.c.time))
-    since = before.requested if before is not None else last_closed or connection.scalar(made)
-    return bool(at - (since or 0) >= every.n * _SECOND)
+    since = before.requested if before is not None else last_closed or connection.scalar(made) or 0
+    return since > at + _TAKEN_UP_WITHIN or since <= every.latest(at / _SECOND) * _SECOND
 
 
 def _n_failed(connection: Connection) -> int:

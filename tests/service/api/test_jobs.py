@@ -18,6 +18,7 @@ from fairstream.service.api import jobs
 from fairstream.service.api.jobs import Forgetter, UpdateRunner, lower_priority
 from fairstream.service.database import now, writing
 from fairstream.service.forgetting import request_forget
+from fairstream.service.registry import unpromoted_in_a_row
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
 
@@ -45,6 +46,26 @@ def test_updates_run_in_the_background(
 
     asyncio.run(run())
     assert len(pids) == 1
+    (update,) = updates.listed(workspace.engine)
+    assert (update.state, update.reason) == ("failed", "its process ended with code 0 before the update did")
+
+
+def test_an_update_whose_process_cannot_be_started_fails_at_once(
+    new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace()
+    monkeypatch.setattr(sys, "executable", str(workspace.folder / "nothing"))
+    runner = UpdateRunner(workspace)
+
+    async def run() -> None:
+        await runner.request("test")
+        await asyncio.gather(*runner._running)
+
+    asyncio.run(run())
+    (failed,) = updates.listed(workspace.engine)
+    assert failed.state == "failed"
+    assert "its process cannot be run" in str(failed.reason)
+    assert updates.request(workspace, "nobody has to wait").state == "queued"
 
 
 def test_an_update_ends_with_the_service(new_workspace: Callable[..., Workspace], tmp_path: Path) -> None:
@@ -66,6 +87,8 @@ def test_an_update_ends_with_the_service(new_workspace: Callable[..., Workspace]
         asyncio.run(run())
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+    (stopped,) = updates.listed(workspace.engine)
+    assert (stopped.state, unpromoted_in_a_row(workspace.engine)) == ("interrupted", [])
 
 
 Started = list[tuple[str, ...]]
@@ -80,11 +103,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         commands.append(command)
         return 0, ""
 
-    monkeypatch.setattr(jobs, "run_command", note)
+    monkeypatch.setattr(jobs, "run_worker", note)
     return commands
 
 
-COMPLETE = ("forget", "--pending")
+COMPLETE = ("forget",)
 
 
 @pytest.mark.sqlite_only
@@ -119,7 +142,7 @@ def test_a_request_to_forget_outlives_a_failure(
     async def fail_once(*_: object) -> tuple[int, str]:
         return codes.pop(0), "the lock is taken"
 
-    monkeypatch.setattr(jobs, "run_command", fail_once)
+    monkeypatch.setattr(jobs, "run_worker", fail_once)
 
     async def run() -> None:
         forgetter = Forgetter(workspace)

@@ -12,9 +12,8 @@ from fairstream.evaluation.resampling import GroupPanel
 from fairstream.service.audit import record
 from fairstream.service.database import writing
 from fairstream.service.gaps import TOO_FEW
-from fairstream.service.gate import Check, Decision, finite, flood
+from fairstream.service.gate import Check, Decision, finite
 from fairstream.service.schema import events, models, periods, service, updates
-from fairstream.service.settings import Gate
 from fairstream.service.workspace import Workspace
 
 N_PERIODS = 12
@@ -73,8 +72,9 @@ def add_period(connection: Connection, t: int, **changes: Any) -> None:
         "n_events": 10,
         "n_users": 5,
         "n_late": 1,
-        "split_time": BEGINS + t * DAY,
-        "split_seq": 10 * t + 11,
+        "latest_time": BEGINS + t * DAY,
+        "held_out": 0.5,
+        "max_of_user": 10,
         "evaluation": None,
     }
     connection.execute(insert(periods).values(**{**row, **changes}))
@@ -94,7 +94,8 @@ def add_update(connection: Connection, t: int, **changes: Any) -> None:
         "t": t,
         "model": None,
     }
-    connection.execute(insert(updates).values(**{**row, **changes}))
+    row |= changes
+    connection.execute(insert(updates).values(**{"number": row["requested"], **row}))
 
 
 def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> dict[str, Any]:
@@ -131,11 +132,12 @@ def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, 
         first_seq=seq + 1,
         last_seq=seq + n_events,
         closed=BEGINS + (t + 1) * DAY,
-        split_time=BEGINS + int((t + 0.8) * DAY),
+        latest_time=BEGINS + int((t + 0.8) * DAY),
         n_events=n_events,
         n_users=900 + 13 * t,
         n_late=int(rng.integers(0, 90)) if t else 0,
-        split_seq=seq + int(0.8 * n_events),
+        held_out=0.5,
+        max_of_user=n_events,
         evaluation=evaluation,
     )
 
@@ -146,7 +148,6 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
     failed, is_rejected = state == "failed", state == "rejected"
     decision = Decision(
         (
-            flood(0.012, Gate()),
             finite("learning left numbers in user.weight that are not finite" if failed else None),
             Check(
                 "drift",

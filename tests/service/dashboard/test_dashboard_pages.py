@@ -644,7 +644,7 @@ def test_odd_states_of_the_database_still_have_a_page(new_workspace: Maker) -> N
     assert all(client.get(path).status_code == 200 for path in ("/", "/models", "/updates", "/lists"))
     scores = {"mean": None, "by_group": {"a": None}, "largest_gap": None, "disparity": None}
     with writing(workspace.engine) as connection:
-        add_period(connection, 0, n_events=0, n_late=0, split_time=2**62)
+        add_period(connection, 0, n_events=0, n_late=0, latest_time=2**62)
         add_period(connection, 1, evaluation={"metrics": {METRIC: scores}, "n_tested_users": 0, "n_cold_users": 0})
         add_period(connection, 2, evaluation={"metrics": {}})
         add_model(connection, "empty", 1, decision={}, about={})

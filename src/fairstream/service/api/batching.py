@@ -14,7 +14,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from fairstream.errors import FairstreamError
 from fairstream.service.api.errors import ApiError, cause_of, error_from
 from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventsReceipt, EventStore
@@ -108,7 +107,7 @@ class ListBatcher(Batcher[tuple[str, int], bytes]):
     def handle(self, requests: list[tuple[str, int]]) -> list[bytes | Exception]:
         """Compute lists; a failure of one list spoils no other."""
         current = self._serving.current
-        with suppress(FairstreamError):
+        with suppress(Exception):  # each list is then computed alone, and fails alone
             current.make_lists([user_id for user_id, _ in requests], max(k for _, k in requests))
         bodies: list[bytes | Exception] = []
         for user_id, k in requests:

@@ -11,13 +11,17 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGTERM
 
 from sqlalchemy import ColumnElement, exists, select
 
 from fairstream.service import schema, updates
 from fairstream.service.api.errors import cause_of
-from fairstream.service.records import Update
+from fairstream.service.event_store import EventStore, is_full
+from fairstream.service.records import Update, UpdateState
+from fairstream.service.registry import unpromoted_in_a_row
 from fairstream.service.settings import Every
+from fairstream.service.worker import FORGET
 from fairstream.service.workspace import Workspace
 
 _MAX_LOGGED = 2000
@@ -39,13 +43,13 @@ async def repeat(step: Callable[[], Awaitable[object]], seconds: float, name: st
         await asyncio.sleep(seconds)
 
 
-async def run_command(folder: Path, command: str, *arguments: str) -> tuple[int, str]:
-    """Run `fairstream COMMAND DIR …` in a child process of lower priority; return its exit code and errors.
+async def run_worker(folder: Path, task: str) -> tuple[int, str]:
+    """Run `fairstream.service.worker` in a child process of lower priority; return its exit code and errors.
 
     The process ends if the caller is cancelled; nothing unfinished of its work counts.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fairstream", command, str(folder), *arguments),
+        *(sys.executable, "-m", "fairstream.service.worker", str(folder), task),
         stdin=DEVNULL,
         stdout=DEVNULL,
         stderr=PIPE,
@@ -72,6 +76,7 @@ class UpdateRunner:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._running: set[asyncio.Task[None]] = set()
+        self.problems: list[str] = []
 
     async def request(self, by: str) -> Update:
         """Queue an update and run it; raises `UpdateRunning` if one has not ended."""
@@ -95,22 +100,44 @@ class UpdateRunner:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
+    async def look(self) -> None:
+        """Find out what keeps updates from learning."""
+        self.problems = await asyncio.to_thread(self._read_problems)
+
+    def _read_problems(self) -> list[str]:
+        n, limits = len(unpromoted_in_a_row(self._workspace.engine)), self._workspace.config.limits
+        n_open, after = EventStore(self._workspace).n_open(), self._workspace.config.alerts.after
+        return [
+            *([f"{n} updates in a row promoted no model; GET /v1/updates says why."] if n >= max(2, after) else []),
+            *([f"The open period is full: {n_open} events wait for an update."] if is_full(n_open, limits) else []),
+        ]
+
     async def _run(self, update: Update) -> None:
+        """Run an update in a process; only its row tells how it ended."""
         begin = time.monotonic()
         _log.info("update started", extra={"id": update.id, "by": update.requested_by})
+        end: tuple[UpdateState, str] = "interrupted", "the service ended while it ran; the next update begins again"
+        errors = ""
         try:
-            code, errors = await run_command(self._workspace.folder, "update", "--id", update.id)
+            code, errors = await run_worker(self._workspace.folder, update.id)
+            if code != -SIGTERM:  # else somebody stops the service and all of its processes
+                end = "failed", f"its process ended with code {code} before the update did"
+        except Exception as error:
+            end = "failed", f"its process cannot be run: {cause_of(error)}"
+        finally:  # also when this task is cancelled, because the service stops
+            await asyncio.to_thread(updates.close_left, self._workspace, update.id, *end)
+        try:
             outcome = await asyncio.to_thread(updates.get, self._workspace.engine, update.id)
         except Exception as error:
-            _log.error("update failed", extra={"id": update.id, "why": cause_of(error)}, exc_info=error)
+            _log.error("update failed", extra={"id": update.id, "why": cause_of(error)})
             return
-        extra = {"id": update.id, "code": code, "reason": outcome.reason, "model": outcome.model, "errors": errors}
+        extra = {"id": update.id, "reason": outcome.reason, "model": outcome.model, "errors": errors}
         level = logging.INFO if outcome.state == "promoted" else logging.WARNING
         _log.log(level, f"update {outcome.state}", extra={**extra, "seconds": round(time.monotonic() - begin, 3)})
 
 
 class Forgetter:
-    """Completes requests to be forgotten, many in one pass, by `fairstream forget DIR --pending`."""
+    """Completes requests to be forgotten, many in one pass, in a child process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -131,7 +158,7 @@ class Forgetter:
             if await asyncio.to_thread(self._exists, schema.updates.c.state == "running"):
                 self._wanted.set()  # the update holds the lock; the next step tries again
                 return
-            code, errors = await run_command(self._workspace.folder, "forget", "--pending")
+            code, errors = await run_worker(self._workspace.folder, FORGET)
             if code:
                 raise RuntimeError(errors or f"exit code {code}")
             _log.info("forgetting completed")

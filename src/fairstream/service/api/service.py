@@ -31,6 +31,7 @@ _SCHEDULE_SECONDS = 1.0
 _FORGET_SECONDS = 5.0
 _TALLY_SECONDS = 5.0
 _MEASURE_SECONDS = 1.0
+_LOOK_SECONDS = 5.0  # for what keeps updates from learning
 _LATE_SECONDS = 10.0  # degraded, if the last read of the database or a waiting batch is older
 
 
@@ -61,6 +62,7 @@ class Service:
             "forgetting": (self.forgetter.step, _FORGET_SECONDS),
             "impressions": (lambda: asyncio.to_thread(self._tally.count), _TALLY_SECONDS),
             "metrics": (lambda: asyncio.to_thread(self.measure), _MEASURE_SECONDS),
+            "updates": (self.updates.look, _LOOK_SECONDS),
         }
         if (every := self.every) is not None:
             steps["schedule"] = (lambda: self.updates.request_if_due(every), _SCHEDULE_SECONDS)
@@ -89,6 +91,7 @@ class Service:
             *([f"The database was last read {unread:.0f} s ago."] if unread > late else []),
             *([f"Events cannot be stored: {self.writer.problem.detail}"] if self.writer.problem else []),
             *([f"Events have waited {waiting:.0f} s to be stored."] if waiting > late else []),
+            *self.updates.problems,
             *(f"The background task {name!r} has ended; restart." for name, task in self._tasks.items() if task.done()),
         ]
 

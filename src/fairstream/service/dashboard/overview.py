@@ -190,7 +190,7 @@ def late(period: Period) -> float | None:
 def _moment(overview: Overview, period: Period) -> Moment:
     """Return the time of the period's events, which an import may have stored much later."""
     candidate = overview.candidates.get(period.t)
-    happened = min(from_microseconds(min(period.split_time, 2**52)), period.closed)
+    happened = min(from_microseconds(min(period.latest_time, 2**52)), period.closed)
     return Moment(period.t, happened, _NOT_PROMOTED.get(candidate.state, "") if candidate else "")
 
 

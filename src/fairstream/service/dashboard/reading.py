@@ -119,7 +119,7 @@ class Overview:
 def _periods(engine: Engine, days: Days, before: int | None) -> list[Period]:
     """Return the latest periods whose events happened in these days: an import stores them much later."""
     row = schema.periods.c
-    happened = case((row.split_time < row.closed, row.split_time), else_=row.closed)
+    happened = case((row.latest_time < row.closed, row.latest_time), else_=row.closed)
     page = select(schema.periods).where(days.hold(happened), true() if before is None else row.t < before)
     with engine.connect() as connection:
         rows = connection.execute(page.order_by(row.t.desc()).limit(PERIODS_AT_ONCE + 1)).mappings()
