@@ -122,16 +122,16 @@ class _Update:
         except DataError as error:  # it tests nobody, or too few users
             return self._skip(str(error))
         seconds = time.perf_counter() - begin
-        return self._conclude(trial, evaluation, Decision(tuple(map(self._named, self._checks(trial, drifts)))), seconds)
+        return self._conclude(
+            trial, evaluation, Decision(tuple(map(self._named, self._checks(trial, drifts)))), seconds
+        )
 
     def _named(self, check: Check) -> Check:
         """A check whose sentence names the kinds that judge."""
         if not self.kinds.judge_by:
             return check
         general = f"NDCG@{self.gate.k} for"
-        return replace(
-            check, sentence=check.sentence.replace(general, f"NDCG@{self.gate.k} by {self.kinds.words} for")
-        )
+        return replace(check, sentence=check.sentence.replace(general, f"NDCG@{self.gate.k} by {self.kinds.words} for"))
 
     def _skip(self, why: str) -> Outcome:
         """Leave the period open; close a full one unjudged, because a full period takes no more events."""
