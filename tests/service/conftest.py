@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from streams import SMALL, know, named_stream, take_in
+from streams import SMALL, create, know, named_stream, take_in
 
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updater import update
@@ -101,14 +101,14 @@ def new_workspace(
     def make(**options: object) -> Workspace:
         config = LiveConfig(**{"group": "community", **options})
         folder, database = tmp_path / f"workspace{len(opened)}", new_database()
-        opened.append(copied(folder, config) if database is None else Workspace.create(folder, config, database))
+        opened.append(copied(folder, config) if database is None else create(folder, config, database))
         return opened[-1]
 
     def copied(folder: Path, config: LiveConfig) -> Workspace:
         key = json.dumps(config.to_dict(), sort_keys=True)
         if key not in empty_folders:
             empty_folders[key] = tmp_path_factory.mktemp("empty") / "workspace"
-            Workspace.create(empty_folders[key], config).close()
+            create(empty_folders[key], config).close()
         shutil.copytree(empty_folders[key], folder)
         return Workspace.open(folder)
 
@@ -144,7 +144,7 @@ def learned(
 
 def _learn(folder: Path, address: str | None) -> Path:
     periods, people = named_stream()
-    with Workspace.create(folder, LiveConfig(group="community", **SMALL), address) as workspace:
+    with create(folder, LiveConfig(group="community", **SMALL), address) as workspace:
         know(workspace, people)
         for events in periods[:2]:
             take_in(workspace, events)

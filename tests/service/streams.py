@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from fairstream import synthetic_stream
 from fairstream.service import schema
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
 from fairstream.service.learning import Learning
-from fairstream.service.settings import Gate, Privacy
+from fairstream.service.settings import Gate, LiveConfig, Privacy
 from fairstream.service.workspace import Workspace
 
 SMALL: dict[str, Any] = {
@@ -66,6 +69,13 @@ def named_stream(**knobs: Any) -> tuple[list[pa.Table], pa.Table]:
         return table.set_column(table.column_names.index("user_id"), "user_id", names)
 
     return [named(events) for events in periods], named(people)
+
+
+def create(folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
+    """Make a workspace whose secret is always the same: it draws whose events are held out, and the noise."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(secrets, "token_bytes", lambda n: bytes(range(n)))
+        return Workspace.create(folder, config, database)
 
 
 def at_random(events: pa.Table, seed: int = 1) -> pa.Table:

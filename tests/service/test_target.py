@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from streams import PERSON, know, named_stream, take_in, values_of
+from streams import PERSON, create, know, named_stream, take_in, values_of
 from typer.testing import CliRunner
 
 from fairstream import load
@@ -42,7 +42,7 @@ TARGET = Learning(model="recent-popularity", max_gap=0.08)
 def made(folder: Path, n_periods: int, **options: Any) -> Workspace:
     exact = Privacy(epsilon="off")
     config = LiveConfig(group="community", **{"learning": TARGET, "gate": OPEN, "privacy": exact, **options})
-    workspace = Workspace.create(folder, config)
+    workspace = create(folder, config)
     know(workspace, PEOPLE)
     for events in PERIODS[:n_periods]:
         take_in(workspace, events)
@@ -116,11 +116,11 @@ def test_every_update_says_which_level_it_chose_and_why(copied: Callable[[], Wor
 
 
 def test_by_default_updates_steer_to_the_least_regret(tmp_path: Path) -> None:
-    with made(tmp_path / "w", 4, learning=Learning(model="recent-popularity", max_group_loss=0.3)) as workspace:
+    with made(tmp_path / "w", 3, learning=Learning(model="recent-popularity", max_group_loss=0.3)) as workspace:
         control = serving(workspace).about["control"]
         assert control["target"] == {"name": "least-regret", **vars(LeastRegret(0.3, task="event"))}
         assert control["level"]["group"] == "minority"
-        assert "on the last 3 periods that gave +" in control["sentence"]
+        assert "on the last 2 periods that gave +" in control["sentence"]
 
 
 @pytest.mark.parametrize(("epsilon", "is_replayed"), [(50.0, True), (0.2, False)])
