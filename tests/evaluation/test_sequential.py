@@ -53,10 +53,17 @@ def test_nothing_is_said_before_the_minimum_sample() -> None:
     assert sequential_test(enough, enough) is not None
     assert sequential_test(enough, ArmTotals()) is None
     assert sequential_test(enough, ArmTotals.of(np.ones(99))) is None
-    assert sequential_test(enough, ArmTotals.of(np.r_[np.ones(19), np.zeros(300)])) is None
+    few = ArmTotals.of(np.r_[np.ones(9), np.zeros(121)])
+    assert sequential_test(few, enough) is None
     assert (
         sequential_test(enough, ArmTotals.of(np.r_[np.full(1, 500.0), np.ones(300)])) is None
     )  # one user is most of it
+
+
+def test_an_arm_without_any_outcome_is_found_to_be_worse() -> None:
+    result = sequential_test(ArmTotals.of(np.r_[np.ones(60), np.zeros(240)]), ArmTotals.of(np.zeros(300)))
+    assert result is not None
+    assert result.is_worse
 
 
 def test_users_who_all_do_the_same_decide_nothing() -> None:

@@ -40,7 +40,7 @@ from fairstream.errors import ConfigurationError
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 MIN_USERS = 100  # of each arm: the normal approximation needs them
-MIN_OUTCOMES = 20  # of each arm, as (Σy)² / Σy², which is the number of users with an outcome where each has one
+MIN_OUTCOMES = 20  # expected of each arm if both are equal; (Σy)² / Σy² counts them: users, where each has one
 _TIGHTEST = 30.0  # the interval is tightest where the variance is this many times that at the minimum sample
 _PRIOR = 10.0  # a of the mixture of win rates: of most weight for rates from 0.35 to 0.65
 
@@ -131,7 +131,7 @@ def sequential_test(
     Returns
     -------
     SequentialResult
-        None before both arms have the minimum sample: `MIN_USERS` users and `MIN_OUTCOMES` outcomes.
+        None before both arms have the minimum sample: `MIN_USERS` users and `MIN_OUTCOMES` expected outcomes.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def sequential_test(
         raise ConfigurationError(
             f"alpha must be between 0 and 1, n_tests at least 1 and ratio > 0, got {alpha}, {n_tests} and {ratio}"
         )
-    if not (_is_large(a) and _is_large(b)):
+    if not _is_large(a, b):
         return None
     difference, weight, variance = _evidence(a, b, ratio)
     scale = scale or _scale(variance)
@@ -201,7 +201,7 @@ def peeking(
     first = np.full(n_runs, np.inf)
     for run in range(n_runs):
         a, b = _paths(*draw(np.random.default_rng([seed, run])))
-        is_large = np.logical_and(_is_large(a), _is_large(b))
+        is_large = _is_large(a, b)
         if not is_large.any():
             continue
         start = int(is_large.argmax())
@@ -236,8 +236,12 @@ def _paths(users: Array, arms: Array, exposures: Array, outcomes: Array) -> tupl
     return paths[0], paths[1]
 
 
-def _is_large(arm: Any) -> Any:
-    return (arm.n >= MIN_USERS) & (arm.y * arm.y >= MIN_OUTCOMES * arm.yy) & (arm.yy > 0)
+def _is_large(a: Any, b: Any) -> Any:
+    """Whether both arms have the minimum sample; an arm without outcomes has it where the other one has enough."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # before the first outcome
+        smaller = np.minimum(a.x, b.x) / (a.x + b.x)
+        n_outcomes = np.nan_to_num(np.divide((a.y + b.y) ** 2, a.yy + b.yy) * smaller)
+    return (np.minimum(a.n, b.n) >= MIN_USERS) & (n_outcomes >= MIN_OUTCOMES)
 
 
 def _evidence(a: Any, b: Any, ratio: float) -> Any:

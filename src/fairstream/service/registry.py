@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Engine, RowMapping, Table, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Engine, RowMapping, Table, delete, insert, select, tuple_, update
 
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import now, reading, writing
+from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.records import Model, UnknownIdError, UpdateState
 from fairstream.service.workspace import Workspace
 
@@ -133,23 +133,52 @@ def rollback(workspace: Workspace, *, by: str) -> str:
 def _change(
     workspace: Workspace, connection: Connection, current: str | None, model_id: str, kind: str, by: str
 ) -> None:
+    require_kept(workspace, connection, model_id)
+    if current == model_id:
+        raise WorkspaceError(f"model {model_id} is in service already")
+    end_experiment(connection, "replaced", f"Model {model_id} was put into service.", by=by)
+    put_into_service(connection, model_id)
+    record(connection, kind, {"model": model_id, "instead_of": current, "by": by})
+
+
+def require_kept(workspace: Workspace, connection: Connection, model_id: str) -> None:
+    """Raise an error unless a model has its files."""
     wanted = _model(connection, model_id)
     if not workspace.models.exists(wanted.folder):
         raise WorkspaceError(
             f"model {model_id} cannot answer: it is {wanted.state} and its files were removed; "
             f"the last {workspace.config.keep_models} models are kept (keep_models)"
         )
-    if current == model_id:
-        raise WorkspaceError(f"model {model_id} is in service already")
-    put_into_service(connection, model_id)
-    record(connection, kind, {"model": model_id, "instead_of": current, "by": by})
+
+
+def running_experiment(connection: Connection) -> str | None:
+    """Return the id of the experiment that is running."""
+    rows = schema.experiments.c
+    running: str | None = connection.scalar(select(rows.id).where(rows.state == "running"))
+    return running
+
+
+def end_experiment(connection: Connection, outcome: str, sentence: str, *, by: str) -> str | None:
+    """End the running experiment when the transaction ends; a decision that was made before stays."""
+    if (running := running_experiment(connection)) is None:
+        return None
+    rows, users = schema.experiments, schema.experiment_users
+    own = update(rows).where(rows.c.id == running)
+    connection.execute(own.values(state="ended", share=0.0, ended=now()))
+    decision = {"outcome": outcome, "sentence": sentence}
+    connection.execute(own.where(rows.c.decision.is_(None) | (outcome == "worse")).values(decision=decision))
+    connection.execute(delete(users).where(users.c.experiment == running))
+    record(connection, "experiment", {"id": running, "ended": decision, "by": by})
+    bump(connection, "experiment")
+    return running
 
 
 def tidy(workspace: Workspace) -> None:
     """Remove folders that a killed update has left, and models too old to be kept."""
-    with deciding(workspace.engine) as (_, current):  # so that no process promotes what this removes
+    with deciding(workspace.engine) as (connection, current):  # so that no process promotes what this removes
         rows = models(workspace.engine)
         folders = {row.folder for row in rows[: workspace.config.keep_models]}
         parents = {row.parent for row in rows if row.id == current}
-        folders |= {row.folder for row in rows if row.id == current or row.id in parents}
+        arms = {*connection.scalars(select(schema.experiments.c.b).where(schema.experiments.c.state == "running"))}
+        folders |= {row.folder for row in rows if row.id == current or row.id in parents | arms}
         workspace.models.remove(workspace.models.names() - folders)

@@ -21,7 +21,7 @@ from fairstream.service.alerts import alert
 from fairstream.service.database import now_of, reachable, reading, writing
 from fairstream.service.event_store import is_full, last_seq
 from fairstream.service.records import UnknownIdError, Update, UpdateState
-from fairstream.service.registry import newest_first, unpromoted_in_a_row
+from fairstream.service.registry import newest_first, running_experiment, unpromoted_in_a_row
 from fairstream.service.settings import Every, Limits
 from fairstream.service.workspace import Workspace
 
@@ -48,8 +48,9 @@ def request(workspace: Workspace, by: str, *, clock: Clock = now_of) -> Update:
     """Queue an update; raises `UpdateRunning` where one has not ended."""
     fail_dead(workspace, clock=clock)
     with _alone(workspace.engine) as connection:
-        if (other := _open_id(connection)) is not None:
-            raise UpdateRunning(other)
+        refuse_if_open(connection)
+        if (experiment := running_experiment(connection)) is not None:
+            raise WorkspaceError(f"experiment {experiment} is running, and an update may change an arm; end it first")
         update_id = _queue(connection, by, clock(connection))
     return get(workspace.engine, update_id)
 
@@ -195,6 +196,14 @@ def _open_id(connection: Connection) -> str | None:
     return connection.scalar(select(_rows.c.id).where(_rows.c.state.in_(_OPEN)).limit(1))
 
 
+def refuse_if_open(connection: Connection) -> None:
+    """Raise `UpdateRunning` if an update has not ended; none is queued before the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("LOCK TABLE updates IN SHARE ROW EXCLUSIVE MODE")
+    if (other := _open_id(connection)) is not None:
+        raise UpdateRunning(other)
+
+
 def _queue(connection: Connection, by: str, at: int) -> str:
     update_id = f"u-{secrets.token_hex(8)}"
     number = select(func.coalesce(func.max(_rows.c.number), 0) + 1).scalar_subquery()
@@ -226,6 +235,8 @@ def _finish(connection: Connection, update_id: str, state: UpdateState, **values
 
 
 def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bool:
+    if running_experiment(connection) is not None:
+        return False
     closed = connection.execute(select(func.max(schema.periods.c.last_seq), func.max(schema.periods.c.closed))).one()
     last_closed_seq, last_closed = closed[0] or 0, closed[1]
     latest = last_seq(connection)

@@ -1,0 +1,342 @@
+"""Experiments: arms, steps, decisions and rollbacks, with people whose clicks depend on what they were shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import insert, select
+
+from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service import experiments, registry, schema, updates
+from fairstream.service.audit import entries, verify
+from fairstream.service.database import now, writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import Arms, Experiment, Options, encode, interleave, look, start, stop
+from fairstream.service.impressions import Shown, store
+from fairstream.service.incoming import batch_from_json
+from fairstream.service.records import UnknownIdError
+from fairstream.service.settings import Every
+from fairstream.service.tally import Tally
+from fairstream.service.workspace import Workspace
+from live_services import add_model
+
+NewWorkspace = Callable[..., Workspace]
+_ITEMS = [f"i{n}" for n in range(10)]
+
+
+class Shop:
+    """A workspace with two models, and people who see ten items a visit and click some."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace, self._tally, self._n, self._rng = workspace, Tally(workspace), 0, np.random.default_rng(7)
+        self.b = add_model(workspace, seed=0)
+        self.a = add_model(workspace, seed=1)
+
+    def start(self, **options: Any) -> Experiment:
+        return start(self.workspace, Options(**{"b": self.b, "steps": [0.5], "step_hours": 0, **options}), by="test")
+
+    def visit(self, n_users: int, rates: tuple[float, float]) -> None:
+        """New people come; each clicks with the rate of the list's arm, and of an interleaved list's teams."""
+        experiment = experiments.get(self.workspace.engine)
+        arms, moment = Arms.of(experiment, self.workspace.secret), now()
+        lists, events = [], []
+        for _ in range(n_users):
+            self._n += 1
+            user, list_id = f"p{self._n}", None
+            if experiment.mode == "interleave":
+                drafted = interleave(_ITEMS, _ITEMS[::-1], 10, b_first=bool(self._rng.integers(2)))
+                items, list_id = [item for item, _, _ in drafted], encode(experiment.id, drafted)
+            else:
+                items = _ITEMS
+            shown = Shown(user, items, moment - 1000, list_id)._replace(**arms.stamp(user, items, list_id))
+            lists.append(shown)
+            teams = shown.arms if shown.arms.islower() else shown.arms * len(items)
+            for item, team in zip(items, teams, strict=False):
+                if self._rng.random() < rates["AB".index(team.upper())]:
+                    events.append({"user_id": user, "item_id": item, "time": moment / 1e6, "kind": "click"})
+        store(self.workspace, [lists])
+        config = self.workspace.config
+        if events:
+            EventStore(self.workspace).append(batch_from_json(events, config.limits, config.events))
+        self._tally.count()
+        self._tally.count()
+        look(self.workspace)
+
+    def status(self) -> Experiment:
+        return experiments.get(self.workspace.engine)
+
+
+@pytest.fixture
+def shop(new_workspace: NewWorkspace) -> Shop:
+    return Shop(new_workspace())
+
+
+# ── arms ─────────────────────────────────────────────────────────────────────────────────
+
+
+def arms_of(share: float, mode: Any = "split", n: int = 4000) -> dict[str, str]:
+    arms = Arms("x1", mode, "a", "b", share, b"secret")
+    return {f"u{n}": arms.arm_of(f"u{n}") for n in range(n)}
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+def test_as_many_users_are_compared_as_get_b(share: float) -> None:
+    counts = Counter(arms_of(share).values())
+    for arm in "AB":
+        assert counts[arm] == pytest.approx(4000 * share, abs=4 * np.sqrt(4000 * share))
+
+
+def test_nobody_changes_sides_when_the_share_grows() -> None:
+    before = arms_of(0.01)
+    for share in (0.1, 0.5):
+        after = arms_of(share)
+        assert all(after[user] == arm for user, arm in before.items() if arm)
+        before = after
+    assert set(before.values()) == {"A", "B"}
+
+
+def test_another_experiment_or_secret_draws_other_users() -> None:
+    one, *others = (
+        [Arms(name, "split", "a", "b", 0.5, key).arm_of(f"u{n}") for n in range(1000)]
+        for name, key in (("x1", b"k"), ("x2", b"k"), ("x1", b"l"))
+    )
+    for other in others:
+        assert np.mean([mine == yours for mine, yours in zip(one, other, strict=True)]) == pytest.approx(0.5, abs=0.08)
+
+
+def test_the_propensity_of_a_list_is_the_share_of_its_arm() -> None:
+    arms = Arms("x1", "split", "a", "b", 0.1, b"k")
+    for n in range(200):
+        stamp, arm = arms.stamp(f"u{n}", ["i", "j"], None), arms.arm_of(f"u{n}")
+        assert stamp["propensities"] == [0.1 if arm == "B" else 0.9] * 2
+        assert stamp["model"] == ("b" if arm == "B" else "a")
+        assert stamp.get("arms", "") == arm
+
+
+@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(1, 12))
+def test_interleaving_is_fair_and_its_propensities_are_true(first: list[int], second: list[int], k: int) -> None:
+    a, b = ([f"i{n}" for n in order] for order in (first, second))
+    lists = [interleave(a, b, k, b_first=begins) for begins in (False, True)]
+    for drafted, begins in zip(lists, "ab", strict=True):
+        assert len({item for item, _, _ in drafted}) == len(drafted) == k
+        assert drafted[0][1] == begins
+        teams = Counter(team for _, team, _ in drafted)
+        assert abs(teams["a"] - teams["b"]) <= 1
+    shown = Counter(item for drafted in lists for item, _, _ in drafted)
+    for drafted in lists:
+        assert all(p == shown[item] / 2 for item, _, p in drafted)
+
+
+def test_interleaving_short_lists_ends() -> None:
+    assert [item for item, _, _ in interleave(["x"], ["x", "y"], 5, b_first=False)] == ["x", "y"]
+    assert interleave([], [], 3, b_first=True) == []
+
+
+def test_the_id_of_an_interleaved_list_tells_whose_items_were_shown() -> None:
+    arms = Arms("x1", "interleave", "a", "b", 1.0, b"k")
+    drafted = interleave(_ITEMS, _ITEMS[::-1], 10, b_first=True)
+    name, some = encode("x1", drafted), drafted[2:7][::-1]  # only some of them were shown, in another order
+    stamp = arms.stamp("ann", [item for item, _, _ in some], name)
+    assert stamp["arms"] == "".join(team for _, team, _ in some)
+    assert stamp["propensities"] == [p for _, _, p in some]
+    for other in ("", "x1", "x1.ab.??", "x2" + name[2:], name[:-9]):
+        assert "arms" not in arms.stamp("ann", [item for item, _, _ in drafted], other)
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_better_model_is_found_better_and_promoted(shop: Shop) -> None:
+    started = shop.start()
+    for _ in range(12):
+        shop.visit(300, (0.05, 0.10))
+        if shop.status().decision:
+            break
+    found = shop.status()
+    assert (found.state, found.id) == ("running", started.id)
+    assert found.decision is not None
+    assert found.decision["outcome"] == "better"
+    assert found.decision["sentence"].startswith("B is better: click through ")
+    assert experiments.promote(shop.workspace, by="ann") == shop.b
+    current = registry.in_service(shop.workspace.engine)
+    assert current is not None
+    assert current.model == shop.b
+    after = shop.status()
+    assert (after.state, after.share, after.decision) == ("ended", 0.0, found.decision)
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_a_worse_model_is_rolled_back_by_itself(shop: Shop, mode: str) -> None:
+    shop.start(mode=mode)
+    for _ in range(12):
+        shop.visit(300, (0.10, 0.05))
+        if shop.status().ended:
+            break
+    found = shop.status()
+    assert (found.state, found.share) == ("ended", 0.0)
+    assert found.decision is not None
+    assert found.decision["outcome"] == "worse"
+    with shop.workspace.engine.connect() as connection:
+        assert connection.execute(select(schema.experiment_users)).all() == []
+
+
+def test_equal_models_are_not_told_apart(shop: Shop) -> None:
+    shop.start(max_users=3000)
+    for _ in range(9):
+        shop.visit(300, (0.08, 0.08))
+        assert shop.status().decision is None
+    shop.visit(300, (0.08, 0.08))
+    found = shop.status()
+    assert found.state == "ended"
+    assert found.decision is not None
+    assert found.decision["outcome"] == "no difference"
+    assert found.decision["sentence"].startswith("No difference was found within 3,")
+
+
+def test_interleaving_finds_the_better_model(shop: Shop) -> None:
+    shop.start(mode="interleave", steps=[1.0])
+    for _ in range(12):
+        shop.visit(100, (0.03, 0.09))
+        if shop.status().decision:
+            break
+    decision = shop.status().decision
+    assert decision is not None
+    assert decision["outcome"] == "better"
+
+
+def test_the_share_grows_in_steps_while_nothing_is_wrong(shop: Shop) -> None:
+    shop.start(steps=[0.2, 0.5])
+    shop.visit(300, (0.08, 0.08))  # about 60 users of B
+    assert shop.status().share == 0.2
+    shop.visit(600, (0.08, 0.08))
+    assert shop.status().share == 0.5
+    kinds = [entry.body for entry in entries(shop.workspace.engine) if entry.kind == "experiment"]
+    assert len(kinds) == 2
+
+
+def test_a_step_lasts_its_hours(shop: Shop) -> None:
+    shop.start(steps=[0.4, 0.5], step_hours=1)
+    shop.visit(900, (0.08, 0.08))
+    assert shop.status().share == 0.4
+
+
+@pytest.mark.parametrize(
+    ("counts", "name"),
+    [
+        ({"served": 2000, "micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}, "latency"),
+        ({"users served": 2000, "by the model": 1000}, "fallback"),
+    ],
+)
+def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], name: str) -> None:
+    good = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2}
+    good |= {"users served": 2000, "by the model": 1990}
+    experiment = shop.start()
+    key = {"hour": 0, "experiment": experiment.id, "model": ""}
+    for arm, own in (("A", good), ("B", good | counts)):
+        with writing(shop.workspace.engine) as connection:
+            rows = [key | {"arm": arm, "what": what, "n": n} for what, n in own.items()]
+            connection.execute(insert(schema.impression_counts), rows)
+    look(shop.workspace)
+    found = shop.status()
+    assert found.state == "ended"
+    assert found.decision is not None
+    assert found.decision["sentence"].startswith(f"B was rolled back for its {name}: ")
+
+
+def test_without_traffic_the_status_says_so(shop: Shop) -> None:
+    shop.start()
+    look(shop.workspace)
+    found = shop.status()
+    assert "No impression of it has come in yet." in found.sentences
+    assert found.looks == {"users": {"A": 0, "B": 0}, "tests": {}}
+    assert "NaN" not in found.model_dump_json()
+
+
+# ── what may not be ──────────────────────────────────────────────────────────────────────
+
+
+def test_two_experiments_at_once_are_refused(shop: Shop) -> None:
+    first = shop.start()
+    with pytest.raises(WorkspaceError, match=rf"^experiment {first.id} is running; end it before another one starts$"):
+        shop.start()
+    assert stop(shop.workspace, by="ann").state == "ended"
+    assert shop.start().id != first.id
+
+
+def test_what_cannot_be_compared_is_refused(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    with pytest.raises(WorkspaceError, match="there is no model in service yet"):
+        start(workspace, Options(b="m"), by="test")
+    with pytest.raises(UnknownIdError, match="there is no experiment yet"):
+        experiments.get(workspace.engine)
+    with pytest.raises(WorkspaceError, match="no experiment is running"):
+        stop(workspace, by="test")
+    current = add_model(workspace)
+    with pytest.raises(WorkspaceError, match=f"model {current} is in service already; name another one"):
+        start(workspace, Options(b=current), by="test")
+    with pytest.raises(UnknownIdError, match="there is no model 'm'"):
+        start(workspace, Options(b="m"), by="test")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"steps": [0.5, 0.1]}, "steps must rise, above 0 and up to 0.5"),
+        ({"steps": [0.9]}, "steps must rise, above 0 and up to 0.5"),
+        ({"steps": []}, "steps"),
+        ({"mode": "both"}, "mode must be one of"),
+        ({"days": 3}, "days is not an option"),
+        ({"alpha": 1}, "alpha must be < 1"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Options(**{"b": "m", **options})
+
+
+def test_no_update_starts_while_an_experiment_runs_and_none_while_an_update_is_open(shop: Shop) -> None:
+    shop.start()
+    with pytest.raises(WorkspaceError, match="is running, and an update may change an arm; end it first"):
+        updates.request(shop.workspace, "test")
+    EventStore(shop.workspace).append(
+        batch_from_json([{"user_id": "u", "item_id": "i", "time": 1}], shop.workspace.config.limits)
+    )
+    assert updates.request_if_due(shop.workspace, Every.parse("1 event"), "test") is None
+    stop(shop.workspace, by="test")
+    update = updates.request(shop.workspace, "test")
+    with pytest.raises(updates.UpdateRunning, match=update.id):
+        shop.start()
+
+
+@pytest.mark.parametrize("change", ["rollback", "promote"])
+def test_changing_the_model_in_service_ends_the_experiment_at_once(shop: Shop, change: str) -> None:
+    other = add_model(shop.workspace, seed=2, promote=False)
+    with writing(shop.workspace.engine) as connection:
+        connection.execute(schema.models.update().where(schema.models.c.id == shop.a).values(parent=shop.b))
+    shop.start(b=other)
+    if change == "rollback":
+        assert registry.rollback(shop.workspace, by="ann") == shop.b
+    else:
+        registry.promote(shop.workspace, shop.b, by="ann")
+    found = shop.status()
+    assert found.state == "ended"
+    assert found.decision == {"outcome": "replaced", "sentence": f"Model {shop.b} was put into service."}
+    verify(shop.workspace.engine)
+
+
+def test_the_files_of_both_arms_are_kept(shop: Shop) -> None:
+    shop.start()
+    for seed in range(2, 5):
+        add_model(shop.workspace, seed=seed, promote=False)
+    object.__setattr__(shop.workspace.config, "keep_models", 2)
+    registry.tidy(shop.workspace)
+    assert {shop.a, shop.b} <= set(shop.workspace.models.names())
+    stop(shop.workspace, by="ann")
+    registry.tidy(shop.workspace)
+    assert shop.b not in shop.workspace.models.names()
