@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.data import Columns
-from fairstream.data.filters import Filter
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.service.items import CatalogueReader, items_from_file, items_from_json, listed, set_available, store
 from fairstream.service.records import UnknownIdError
@@ -58,7 +57,7 @@ def test_fields_that_are_given_replace_null_removes_and_others_stay(
         rows = listed(engine, limit=10)
         assert {row.item_id: {"available": row.available, **(row.model_extra or {})} for row in rows} == described
         catalogue = reader.catch_up()
-        passes = catalogue.mask(Filter.parse("price > 5", KINDS))[:-1].tolist()
+        passes = catalogue.mask("price > 5")[:-1].tolist()
         assert dict(zip(catalogue.item_ids.ids.to_pylist(), passes, strict=True)) == {
             name: item.get("price", 0) > 5 for name, item in described.items()
         }

@@ -20,8 +20,8 @@ from fairstream import FairRecommender, load, read_events
 from fairstream.data.catalogue import Catalogue
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models.blend import PAUSES
-from fairstream.service import serving
-from fairstream.service.serving import Answer, Serving, ServingModel, popularity_of
+from fairstream.service import recent, serving
+from fairstream.service.serving import Answer, Ask, Serving, ServingModel, popularity_of
 from support import make_recommender
 
 N_USERS, N_ITEMS = 30, 60
@@ -93,7 +93,7 @@ def test_lists_are_those_of_recommend_after_observe(
                 assert answering.current.recommend(user, k) == expected(recommender, k, user)
             for options in ({"exclude": some}, {"only": some}) if len(some) < N_ITEMS else ():
                 assert answering.current.recommend(user, k, **options) == expected(recommender, k, user, **options)
-            content = json.loads(answering.current.json(user, k))
+            content = json.loads(answering.current.json(user, Ask(k)))
             assert [item["item_id"] for item in content["items"]] == answering.current.recommend(user, k).items
 
 
@@ -109,7 +109,7 @@ def test_lists_made_together_are_those_made_alone(
         answering.stored(table(events))
     together.current.make_lists(users, k)
     for user in users:
-        assert together.current.cached_json(user, k) is not None
+        assert together.current.cached_json(user, Ask(k)) is not None
         answer, wanted = together.current.recommend(user, k), alone.current.recommend(user, k)
         assert (answer.source, answer.model) == (wanted.source, wanted.model)
         # The last bit of a score may depend on whose are computed with it, and the order of two that are alike on that.
@@ -189,11 +189,11 @@ def test_a_cached_list_is_used_for_a_quarter_of_the_time_since_the_latest_event(
         (5_100, False),
     ):
         clock[0] = NOW + moment
-        assert (serving.cached_json("u1", 5) is not None) == is_cached
+        assert (serving.cached_json("u1", Ask(5)) is not None) == is_cached
         serving.recommend("u1", 5)
     serving.recommend("nobody", 5)
     clock[0] += 10**8
-    assert serving.cached_json("nobody", 5) is not None  # nothing has an age there
+    assert serving.cached_json("nobody", Ask(5)) is not None  # nothing has an age there
 
 
 @pytest.mark.parametrize("pause", PAUSES)
@@ -204,9 +204,9 @@ def test_a_cached_list_ends_with_a_pause_of_the_blend(pause: int) -> None:
     serving = ServingModel(fitted_with_times("blend").state, "m", lambda: clock[0])
     serving.add(table([("u1", serving.recommend("u1", 1).items[0])], int(NOW * 1e6)))
     serving.recommend("u1", 5)
-    assert serving.cached_json("u1", 5) is not None
+    assert serving.cached_json("u1", Ask(5)) is not None
     clock[0] = change
-    assert serving.cached_json("u1", 5) is None
+    assert serving.cached_json("u1", Ask(5)) is None
 
 
 def test_one_moment_can_stand_for_the_present() -> None:
@@ -226,37 +226,41 @@ def test_one_moment_can_stand_for_the_present() -> None:
 def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(model: str) -> None:
     answering = new_serving(model)
     for user in ("u1", "newcomer"):
-        before, other = answering.current.json(user, 10), answering.current.json("u2", 10)
+        before, other = answering.current.json(user, Ask(10)), answering.current.json("u2", Ask(10))
         first, *rest = (item["item_id"] for item in json.loads(before)["items"])
         answering.stored(table([(user, first)]))
-        after = json.loads(answering.current.json(user, 10))
+        after = json.loads(answering.current.json(user, Ask(10)))
         assert after["source"] == "model"
         assert [item["item_id"] for item in after["items"]] != [*rest, first]
         assert [item["score"] for item in after["items"]] != [item["score"] for item in json.loads(before)["items"]]
         assert first not in [item["item_id"] for item in after["items"]]
-        assert answering.current.json("u2", 10) == other
-        assert answering.current.cached_json("u2", 10) is not None
+        assert answering.current.json("u2", Ask(10)) == other
+        assert answering.current.cached_json("u2", Ask(10)) is not None
 
 
 @pytest.mark.parametrize("model", ["mf", "ncf", "popularity"])
-def test_a_model_that_reads_no_histories_needs_no_other_list_after_an_event(model: str) -> None:
+def test_a_model_that_reads_no_histories_needs_no_other_list_after_an_event(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MIN_LENGTH", 32)
     answering = new_serving(model)
     for user in ("u1", "u2"):
         *items, last = new_serving(model).current.recommend(user, N_ITEMS).items
         assert answering.current.recommend(user, 20).items == items[:20]
         for at in range(5):
             answering.stored(table([(user, items.pop(at)), (user, last)]))
-            assert answering.current.cached_json(user, 20) is not None
+            assert answering.current.cached_json(user, Ask(20)) is not None
             assert answering.current.recommend(user, 20).items == items[:20]
-        assert answering.current.cached_json(user, 32) is None  # there may be others that were not ranked
+        assert answering.current.cached_json(user, Ask(32)) is None  # there may be others that were not ranked
         assert answering.current.recommend(user, N_ITEMS).items == items
 
 
-def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer() -> None:
+def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MIN_LENGTH", 32)
     answering = new_serving("mf")
     first = answering.current.recommend("u1", 20).items
     set_available(answering, dict.fromkeys(first, False))
-    assert answering.current.cached_json("u1", 20) is None
+    assert answering.current.cached_json("u1", Ask(20)) is None
     assert not {*first} & {*answering.current.recommend("u1", 20).items}
     assert len(answering.current.recommend("u1", 20).items) == 20
 
@@ -264,14 +268,14 @@ def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer() -> N
 def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
     wanted = new_serving("item-item").current.recommend("nobody", 10)
-    model, allowed = answering.current, answering.current._allowed
+    model, search = answering.current, answering.current._search
 
     def overtaken(*arguments: Any) -> Any:  # between the look at who it is for and the list
         monkeypatch.undo()
         answering.stored(table([("newcomer", wanted.items[0])]))
-        return allowed(*arguments)
+        return search(*arguments)
 
-    monkeypatch.setattr(model, "_allowed", overtaken)
+    monkeypatch.setattr(model, "_search", overtaken)
     answering.current.recommend("newcomer", 10)
     assert answering.current.recommend("nobody", 10) == wanted
     assert answering.current.recommend("newcomer", 10).items[0] != wanted.items[0]
@@ -279,9 +283,9 @@ def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch
 
 def test_events_of_known_pairs_and_of_unknown_items_keep_cached_lists() -> None:
     answering = new_serving("blend")
-    answering.current.json("u0", 10)
+    answering.current.json("u0", Ask(10))
     answering.stored(table([("u0", "i3"), ("u0", "unheard of")]))
-    assert answering.current.cached_json("u0", 10) is not None
+    assert answering.current.cached_json("u0", Ask(10)) is not None
 
 
 def test_events_are_read_in_the_order_in_which_they_happened() -> None:
@@ -303,7 +307,7 @@ def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
         after = answering.current.recommend(user, 10)
         assert [item for item in after.items if item in before.items] == [i for i in before.items if i not in gone]
         assert len(after.items) == 10
-        assert not gone & {item["item_id"] for item in json.loads(answering.current.json(user, 10))["items"]}
+        assert not gone & {item["item_id"] for item in json.loads(answering.current.json(user, Ask(10)))["items"]}
     assert not gone & set(answering.current.recommend_session(["i1"], N_ITEMS).items)
     assert not answering.current.recommend("u1", 5, only=gone).items
     set_available(answering, {})
@@ -363,7 +367,7 @@ def test_a_forgotten_user_is_a_stranger_and_comes_back_as_somebody_new() -> None
 def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(serving, "MAX_EVENTS", 10)
+    monkeypatch.setattr(recent, "MAX_EVENTS", 10)
     answering = new_serving("item-item")
     for n in range(8):
         answering.stored(table([(f"new{n}", "i1"), (f"new{n}", "i2")]))
@@ -371,11 +375,11 @@ def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
     for n in range(4, 8):
         assert answering.current.recommend(f"new{n}", 5).source == "model"
     assert "events since the last update" in caplog.text
-    assert answering.current._n_recent <= 10
+    assert answering.current._recent._n <= 10
 
 
 def test_popularity_counts_no_more_events_since_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_EVENTS", 10)
+    monkeypatch.setattr(recent, "MAX_EVENTS", 10)
     answering = new_serving("mf")
     answering.stored(table([(f"early{n}", "i1") for n in range(300)]))
     answering.stored(table([(f"late{n}", "i2") for n in range(10)], first_time=2000))
@@ -383,15 +387,15 @@ def test_popularity_counts_no_more_events_since_than_are_kept(monkeypatch: pytes
     assert answering.current.recommend("nobody", 1).items == ["i2"]
 
 
-def test_cached_lists_are_bounded_and_strangers_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_CACHED_LISTS", 5)
-    answering = new_serving("mf")
+def test_cached_lists_are_bounded_and_strangers_take_one_place() -> None:
+    answering = Serving()
+    answering.use(ServingModel(fitted("mf").state, "m", cached_lists=5), "model")
     for stranger in range(20):
         assert answering.current.recommend(f"stranger{stranger}", 5).source == "popularity"
-    assert len(answering.current._lists) == 1
+    assert answering.current.cached_users() == []
     for user in range(1, 20):
         assert answering.current.recommend(f"u{user}", 5).source == "model"
-    assert len(answering.current._lists) == 5
+    assert answering.current.cached_users() == [f"u{user}" for user in range(19, 14, -1)]
 
 
 @pytest.mark.parametrize("model", ["mf", "blend"])

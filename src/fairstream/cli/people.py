@@ -42,6 +42,15 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="ITEM", help="Only these items may be in the lists. Repeatable.", show_default=False),
     ] = None,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--filter",
+            metavar="FILTER",
+            help="Only items that pass, such as 'category = \"shoes\" and price < 50'.",
+            show_default=False,
+        ),
+    ] = "",
     at: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +75,7 @@ def recommend(
         problem = serving.status().problem
         if at is not None:
             serving.current.request_at(_moment(at))
-        answers = {user: serving.current.recommend(user, k, exclude or (), only or None) for user in people}
+        answers = {user: serving.current.recommend(user, k, exclude or (), only or None, where) for user in people}
     if problem is not None:
         print_error(f"note: {problem}")
     documents = []

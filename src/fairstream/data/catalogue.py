@@ -26,10 +26,10 @@ class Catalogue:
 
     >>> shop = Catalogue.of({"price": "number", "tags": "texts"})
     >>> shop = shop.updated(["tea", "jam"], [True, True], [{"price": 3, "tags": ["hot"]}, {"price": 5}])
-    >>> shop.mask(Filter.parse("price < 4", shop.kinds)).tolist()
+    >>> shop.mask("price < 4").tolist()
     [True, False, False]
     >>> cheaper = shop.updated(["jam"], [True], [{"price": 2}])
-    >>> cheaper.mask(Filter.parse("price < 4", shop.kinds)).tolist(), cheaper.columns["tags"] is shop.columns["tags"]
+    >>> cheaper.mask("price < 4").tolist(), cheaper.columns["tags"] is shop.columns["tags"]
     ([True, True, False], True)
     """
 
@@ -37,8 +37,7 @@ class Catalogue:
     item_ids: Vocabulary
     available: Mask  # (n + 1,)
     columns: Mapping[str, Column]
-    n_withdrawn: int = 0
-    _masks: OrderedDict[str, tuple[list[Column], Mask]] = field(default_factory=OrderedDict, repr=False)
+    _masks: OrderedDict[str, tuple[Filter, list[Column], Mask]] = field(default_factory=OrderedDict, repr=False)
     """Filters that were used lately, with the columns that they read; shared with later catalogues."""
     _lock: Any = field(default_factory=Lock, repr=False)
 
@@ -57,30 +56,35 @@ class Catalogue:
         known = self.item_ids.copy()
         rows, n = known.extend(item_ids), len(known)
         known.indexed()  # once, and not again in each copy
-        is_available = _extended(self.available, n, filler=True)
-        is_available[rows] = available
+        is_available = self.available
+        if n > len(self) or not np.array_equal(is_available[rows], available):
+            is_available = _extended(is_available, n, filler=True)
+            is_available[rows] = available
         columns = {}
         for name, kind in self.kinds.items():
             values = [each.get(name) for each in properties]
             columns[name] = _changed(self.columns[name], kind, rows, values, len(self), n)
-        n_withdrawn = int(np.count_nonzero(~is_available))
-        return Catalogue(self.kinds, known, is_available, columns, n_withdrawn, self._masks, self._lock)
+        return Catalogue(self.kinds, known, is_available, columns, self._masks, self._lock)
 
-    def mask(self, where: Filter) -> Mask:
+    def mask(self, where: str) -> Mask:
         """(n + 1,) whether each item passes a filter, available or not; the caller must not change it."""
-        used = [self.columns[name] for name in sorted(where.names)]
         with self._lock:
-            cached = self._masks.get(where.text)
-            if cached is not None and all(a is b for a, b in zip(cached[0], used, strict=True)):
-                self._masks.move_to_end(where.text)
-                return cached[1]
-        mask = where.mask(self.columns, len(self) + 1)
+            parsed, used, mask = self._masks.get(where, (None, (), None))
+        if parsed is None:
+            parsed = Filter.parse(where, self.kinds)
+        columns = [self.columns[name] for name in sorted(parsed.names)]
+        if mask is None or any(a is not b for a, b in zip(columns, used, strict=True)):
+            mask = parsed.mask(self.columns, len(self) + 1)
         with self._lock:
-            self._masks[where.text] = used, mask
-            self._masks.move_to_end(where.text)
+            self._masks[where] = parsed, columns, mask
+            self._masks.move_to_end(where)
             while len(self._masks) > _CACHED_MASKS:
                 self._masks.popitem(last=False)
         return mask
+
+    def follows(self, other: Catalogue) -> bool:
+        """Whether one of the catalogues was made from the other: the items of the earlier one have the same rows."""
+        return self._masks is other._masks
 
     def rows_of(self, item_ids: Iterable[str]) -> list[int]:
         """Return the row of each item; an item that nobody has described has the last one."""

@@ -378,6 +378,10 @@ class History:
         """As `items_of_events`, whole minutes since 1970; −1 where unknown."""
         return self._of_events(lambda order: minutes_of(self._at("times", order)), positions)
 
+    def returns_of_events(self, positions: Rows) -> Mask:
+        """As `items_of_events`, whether the item may be recommended again; False where there is none."""
+        return self._of_events(lambda order: np.asarray(self._at("returns", order), np.int64), positions) > 0
+
     def _of_events(self, read: Callable[[Rows], Rows], positions: Rows) -> Rows:
         is_event = (positions >= 0) & (positions < len(self))
         order = np.sort(positions[is_event])

@@ -146,6 +146,14 @@ changes = sa.Table(  # how often something has changed: processes poll these few
     Column("version", sa.BigInteger, nullable=False),
 )
 
+rules = sa.Table(  # what shapes every list after ranking: one row
+    "rules",
+    metadata,
+    Column("id", sa.Integer, primary_key=True, autoincrement=False, comment="always 1"),
+    Column("rules", sa.Text, nullable=False, comment="a JSON list"),
+    Column("changed", sa.BigInteger, nullable=False),
+)
+
 updates = sa.Table(  # every update that was requested, and how it ended
     "updates",
     metadata,

@@ -7,11 +7,11 @@ Events with items that the model does not know wait for the next model, which ha
 from __future__ import annotations
 
 import logging
+import math
 import time
-from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -28,23 +28,34 @@ from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.periods import seconds_of
 from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
+from fairstream.service.lists import MIN_LENGTH, Key, ListCache, RankedList, Source
+from fairstream.service.recent import Floats, RecentEvents, UserEvents
+from fairstream.service.rules import NO_RULES, Rules
+from fairstream.service.shop import Allowed, Shop
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Source = Literal["model", "popularity"]
 ServedBy = Literal["model", "earlier model", "popularity"]
-MAX_EVENTS = 2_000_000  # that a model reads; beyond them it drops those of the least recently active users
 _BULK = 5_000  # larger batches reach the lists with the follower's next poll
 _EVENTS_AT_ONCE = 1_000
-_CACHED_LISTS = 10_000
 _LISTS_AT_ONCE = 64
-_MIN_LENGTH = 32  # lists are computed a little longer than requested: a few more items cost little, another list much
+_FEW = 1 / 16  # of the items: if fewer are allowed, only these are ranked, for this request alone
+_HALF = 0.5  # of the items: if fewer are available, cached lists rank only these
+_DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
-_Events = tuple[Rows, Floats]  # the items of a user's events, and their times in seconds since 1970
+_Make = Callable[[int, Rows | None], RankedList]  # a ranking of this length, of these items or all
 _log = logging.getLogger(__name__)
 
 
 class NotReadyError(FairstreamError):
     """No model has been loaded yet."""
+
+
+class Ask(NamedTuple):
+    """A request for a list."""
+
+    k: int
+    where: str = ""  # a filter of the items
+    exclude: Collection[str] = ()
+    only: Collection[str] | None = None
 
 
 class Answer(NamedTuple):
@@ -66,50 +77,25 @@ class ServingStatus(NamedTuple):
     ready: bool  # whether there are lists
 
 
-@dataclass(eq=False, slots=True)
-class _List:
-    """A user's best items, best first."""
-
-    rows: list[int]
-    scores: list[float]
-    source: Source
-    is_complete: bool  # no further item could follow the last one
-    expires: float = np.inf  # when the time since the user's events has changed too much
-    written: tuple[tuple[int, int], bytes] | None = None  # the JSON, with its k and change of items
-
-    def positions(self, k: int, *left_out: Collection[int]) -> list[int]:
-        """The positions of the k best that are not left out; fewer where the list ends before."""
-        if not any(left_out):
-            return list(range(min(k, len(self.rows))))
-        allowed = (at for at, row in enumerate(self.rows) if not any(row in rows for rows in left_out))
-        return [at for at, _ in zip(allowed, range(k), strict=False)]
-
-    def covers(self, places: list[int], k: int) -> bool:
-        """Whether these positions hold the k best of all items."""
-        return self.is_complete or len(places) == k
-
-    def without(self, rows: Collection[int]) -> _List:
-        """Drop items, for a model that reads no histories."""
-        places = [at for at, row in enumerate(self.rows) if row not in rows]
-        rest = [self.rows[at] for at in places], [self.scores[at] for at in places]
-        return _List(*rest, self.source, self.is_complete, self.expires)
-
-
-class _Recent(NamedTuple):
-    """A user's events since the model learned."""
-
-    items: array[int]
-    seconds: array[float]
-
-
 class ServingModel:
     """One model in memory with the events since it learned; safe to use from many threads.
 
     Without an id the state's model is popularity. The time of a request is that of the `clock`. If the model reads
     times, a cached list is valid for a quarter of the time since the user's latest event, at least a minute.
+
+    The cache holds rankings of all items that were available when it was last cleared. What is withdrawn, filtered or
+    excluded now is left out of the answer; where the ranking is too short for that, a longer one is made, or one of
+    the few allowed items.
     """
 
-    def __init__(self, state: State, model_id: str | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        state: State,
+        model_id: str | None,
+        clock: Callable[[], float] = time.time,
+        *,
+        cached_lists: int = 10_000,
+    ) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in state.model.parameters()):
             raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
         self.id = model_id
@@ -118,78 +104,87 @@ class ServingModel:
         self._reads_events = state.contexts.history_length > 0
         self._stranger = max(state.history.n_users, len(state.user_ids))  # a row without events
         self.clock = clock
-        self._recent: dict[str, _Recent] = {}  # by last activity
-        self._n_recent = 0
-        self._arrived = array("i")  # the items of all recent events in the order of arrival
-        self._n_counted = 0  # how many of them the fallback has counted
+        self.left_out: Callable[[str], Collection[str]] = lambda user_id: ()  # items that never are in a user's lists
+        self._recent = RecentEvents()
+        self._n_counted = 0  # how many of the events that arrived the fallback has counted
         self._forgotten: set[str] = set()
-        self._withdrawn: frozenset[int] = frozenset()
-        self._n_changes = 0  # how often the available items have changed
+        self._shop = Shop.of(state.item_ids, state.history.n_items)
+        self._base: Rows | None = None  # the items that cached lists rank; None: all
         self._names: dict[int, str] = {}
-        self._lists: OrderedDict[str | None, _List | object] = OrderedDict()
-        """By user; None stands for all strangers. A plain object marks a list in the making."""
+        self._lists = ListCache(cached_lists)
         self._lock = Lock()
 
     # ── lists ────────────────────────────────────────────────────────────────────────────
 
     def recommend(
-        self, user_id: str, k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+        self,
+        user_id: str,
+        k: int,
+        exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
+        where: str = "",
     ) -> Answer:
-        """Return the k best available items for a user, without those that the user has had."""
-        if only is not None:
-            with self._lock:
-                recent = self._recent_of([user_id])
-            [ranked] = self._make([user_id], recent, k, self._allowed(exclude, only))
-            return self._answer(ranked, range(len(ranked.rows))[:k])
-        left_out = frozenset(self._rows_of(exclude))
-        if (cached := self._cached(self._key(user_id))) is not None:
-            places = cached.positions(k, self._withdrawn, left_out)
-            if cached.covers(places, k):
-                return self._answer(cached, places)
-        return self._answer(*self._compute(user_id, k, left_out))
+        """Return the k best items for a user: available, passing the filter, and not those that the user has had."""
+        return self._find(user_id, Ask(k, where, exclude, only))
 
     def recommend_session(
-        self, items: Sequence[str], k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+        self,
+        items: Sequence[str],
+        k: int,
+        exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
+        where: str = "",
     ) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
-        rows = np.array(self._rows_of(items), np.int64)
-        events = rows, np.full(len(rows), np.nan)
-        [ranked] = self._rank(np.array([self._stranger]), [events], k, self._allowed(exclude, only))
-        return self._answer(ranked, range(len(ranked.rows))[:k])
+        shop, ask = self._shop, Ask(k, where, exclude, only)
+        rows = shop.rows_of(items)
+        events = UserEvents(rows, np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_))
 
-    def json(self, user_id: str, k: int) -> bytes:
-        body = self.cached_json(user_id, k)
-        return body or self._with_user(user_id, self._written(*self._compute(user_id, k)))
+        def make(n: int, among: Rows | None) -> RankedList:
+            among = self._base if among is None else among
+            return self._rank(np.array([self._stranger]), [events], n, among)[0]
 
-    def cached_json(self, user_id: str, k: int) -> bytes | None:
-        """The same from the cache; None if it holds no valid list of this length."""
-        ranked, question = self._cached(self._key(user_id)), (k, self._n_changes)
-        if ranked is None:
+        allowed = self._allowed(shop, ask, ())
+        ranked, places = self._search(shop, k, allowed, None, make)
+        return self._shown(shop, ask, ranked, places, lambda item: item not in items)
+
+    def json(self, user_id: str, ask: Ask) -> bytes:
+        """Return a list as JSON."""
+        return self.cached_json(user_id, ask) or _with_user(user_id, _written(self._find(user_id, ask)))
+
+    def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
+        """The same from a cached ranking and a cached filter; None if that takes more work."""
+        ranked, shop = self._cached(self._key(user_id)), self._shop
+        if ranked is None or ask.only is not None or not shop.has_cached(ask.where):
             return None
-        written = ranked.written
-        if written is None or written[0] != question:
-            places = ranked.positions(k, self._withdrawn)
-            if not ranked.covers(places, k):
-                return None
-            written = ranked.written = question, self._written(ranked, places)
-        return self._with_user(user_id, written[1])
+        left_out, wanted = self.left_out(user_id), (ask.k, shop.serial)
+        is_plain = not (ask.where or ask.exclude or left_out)
+        if is_plain and ranked.written is not None and ranked.written[0] == wanted:
+            return _with_user(user_id, ranked.written[1])
+        allowed = self._allowed(shop, ask, left_out)
+        places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
+        if places is None:
+            return None
+        may_have = partial(self._may_have, user_id, left_out)
+        written = _written(self._shown(shop, ask, ranked, places, may_have))
+        if is_plain:
+            ranked.written = wanted, written
+        return _with_user(user_id, written)
 
     def make_lists(self, user_ids: Iterable[str], k: int) -> None:
         """Compute the missing lists of these users, many at once: one list costs little more than its calls."""
-        missing: dict[str | None, str] = {}
-        for user_id in user_ids:
-            key = self._key(user_id)
-            if key not in missing:
-                ranked = self._cached(key)
-                if ranked is None or not ranked.covers(ranked.positions(k, self._withdrawn), k):
-                    missing[key] = user_id
+        n, missing = self._shop.rules.depth(k), dict[Key, str]()
+        for user in user_ids:
+            ranked = self._cached(key := self._key(user))
+            if ranked is None or not (ranked.is_complete or len(ranked.rows) >= n):
+                missing[key] = user
         users = list(missing.values())
         for start in range(0, len(users), _LISTS_AT_ONCE):
-            self._compute_and_cache(users[start : start + _LISTS_AT_ONCE], k)
+            self._compute_and_cache(users[start : start + _LISTS_AT_ONCE], n)
 
     def cached_users(self) -> list[str]:
         with self._lock:
-            return [user for user in reversed(self._lists) if user is not None]
+            return self._lists.users()
 
     def some_users(self, n: int) -> list[str]:
         return list(self._state.user_ids.ids[:n].to_pylist())
@@ -197,8 +192,7 @@ class ServingModel:
     def request_at(self, at: Any) -> None:
         """Set the time of all later requests; raise a ConfigurationError if no list can be requested then."""
         with self._lock:
-            latest = [max(recent.seconds, default=np.nan) for recent in self._recent.values()]
-            newest = float(np.fmax.reduce([self._state.history.latest_time(), *latest]))
+            newest = float(np.fmax(self._state.history.latest_time(), self._recent.latest()))
             seconds = request_time(at, newest, reads_times=self._state.model.reads_times)
             self.clock = lambda: seconds
             self._lists.clear()
@@ -206,7 +200,10 @@ class ServingModel:
     # ── what changes them ────────────────────────────────────────────────────────────────
 
     def add(self, events: pa.Table) -> None:
-        """Add events (user_id, item_id, time); known ones change nothing."""
+        """Add events (user_id, item_id, time and, optionally, returns); known ones change nothing.
+
+        `returns` says whether the item may be recommended to the user again.
+        """
         if len(events) > 1:  # by time, those of one time by arrival
             events = events.take(pa.array(np.argsort(events["time"].to_numpy(), kind="stable")))
         for start in range(0, len(events), _EVENTS_AT_ONCE):  # so that requests for lists do not wait for the lock
@@ -223,172 +220,180 @@ class ServingModel:
         places = np.flatnonzero(is_known)
         seconds = seconds_of(events["time"].to_numpy().astype("datetime64[us]"))
         assert seconds is not None  # as of all timestamps
-        by_user: dict[str, dict[int, int]] = {}
+        may_return = "returns" in events.column_names
+        returns = events["returns"].to_pylist() if may_return else [False] * len(events)
+        by_user: dict[str, list[tuple[int, tuple[int, float, bool]]]] = {}
         for place, item in zip(places.tolist(), items[places].tolist(), strict=True):
-            by_user.setdefault(users[place], {}).setdefault(item, place)
+            by_user.setdefault(users[place], []).append((place, (item, float(seconds[place]), returns[place])))
         arrived: list[int] = []
         with self._lock:
-            for user, place_of in by_user.items():
-                recent = self._recent.pop(user, None) or _Recent(array("i"), array("d"))
-                had = recent.items if len(place_of) == 1 else set(recent.items)
-                fresh = [item for item in place_of if item not in had]
-                at = [place_of[item] for item in fresh]
-                recent.items.extend(fresh)
-                recent.seconds.extend(seconds[at].tolist())
-                self._recent[user] = recent
-                if fresh:
-                    arrived += at
-                    self._invalidate(user, fresh)
-            self._n_recent += len(arrived)
-            self._arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
-            self._evict()
+            for user, of_user in by_user.items():
+                if added := self._recent.add(user, [of_place for _, of_place in of_user]):
+                    arrived += [of_user[at][0] for at in added]
+                    self._invalidate(user, [of_user[at][1][0] for at in added])
+            self._recent.arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
+            dropped, is_cut = self._recent.evict()
+            for user in dropped:
+                self._lists.drop(user)
+            self._n_counted = 0 if is_cut else self._n_counted
 
     def _invalidate(self, user: str, items: list[int]) -> None:
         """Update a cached list after new events: a model that reads them needs a new list."""
         ranked = self._lists.get(user)
-        if self._reads_events or not isinstance(ranked, _List):
-            self._lists.pop(user, None)
-        elif not set(items).isdisjoint(ranked.rows):
-            self._lists[user] = ranked.without(items)
+        if self._reads_events or not isinstance(ranked, RankedList):
+            self._lists.drop(user)
+        elif not set(items).isdisjoint(ranked.rows.tolist()):
+            self._lists.replace(user, ranked.without(items))
 
     def forget(self, user_ids: Iterable[str]) -> None:
         """Treat these users as strangers, although the model knows them."""
         with self._lock:
             for user in user_ids:
                 self._forgotten.add(user)
-                self._drop_recent(user)
-                self._lists.pop(user, None)
-
-    def _drop_recent(self, user: str) -> None:
-        recent = self._recent.pop(user, None)
-        self._n_recent -= 0 if recent is None else len(recent.items)
+                self._recent.drop(user)
+                self._lists.drop(user)
 
     def users(self) -> Iterable[str]:
-        return {*self._state.user_ids.ids.to_pylist(), *list(self._recent)} - self._forgotten
+        return {*self._state.user_ids.ids.to_pylist(), *self._recent.users()} - self._forgotten
 
-    def set_catalogue(self, catalogue: Catalogue) -> None:
-        """Use another catalogue: withdrawn items leave every list at once."""
-        gone = catalogue.item_ids.ids.filter(pa.array(~catalogue.available[:-1]))
-        rows = self._state.item_ids.lookup(gone) if len(gone) else np.empty(0, np.int64)
+    def set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
+        """Use another catalogue and other rules, for every list from now on."""
+        shop, n_items = self._shop.using(catalogue, rules), len(self._shop.rows)
         with self._lock:
-            before, self._withdrawn = self._withdrawn, frozenset(rows[rows >= 0].tolist())
-            self._n_changes += before != self._withdrawn
-            if before - self._withdrawn:  # lists were made without them
-                self._lists.clear()
+            if shop.available is not self._shop.available:
+                is_ranked = np.ones(n_items, np.bool_)
+                if self._base is not None:
+                    is_ranked = np.isin(np.arange(n_items), self._base, assume_unique=True)
+                # Items that come back stay ranked from then on, so that a switch back and forth clears no list.
+                is_new = self._base is not None and bool((shop.available.mask & ~is_ranked).any())
+                if is_new or (self._base is None and shop.available.n < _HALF * n_items):
+                    wanted = shop.available.mask | (is_ranked & is_new)
+                    self._base = np.flatnonzero(wanted) if wanted.mean() < _HALF else None
+                    self._lists.clear()
+            self._shop = shop
 
     def refresh_popularity(self) -> None:
         """Count recent events in the popularity that answers users whom the model cannot score."""
         with self._lock:
-            if len(self._arrived) == self._n_counted:
+            if len(self._recent.arrived) == self._n_counted:
                 return
-            items, self._n_counted = np.array(self._arrived, np.int64), len(self._arrived)
+            items, self._n_counted = np.array(self._recent.arrived, np.int64), len(self._recent.arrived)
         state = self._state
         history = state.history.after(np.full(len(items), self._stranger), items, ends_period=False)
         self._fallback = replace(state, history=history).fallback
         with self._lock:
-            old = [user for user, ranked in self._lists.items() if getattr(ranked, "source", None) != "model"]
-            for user in old:
-                del self._lists[user]
-
-    def _evict(self) -> None:
-        """Drop recent events of the least recently active users where there are too many."""
-        n_left_out = 0
-        while self._n_recent > MAX_EVENTS:
-            user = next(iter(self._recent))
-            self._drop_recent(user)
-            self._lists.pop(user, None)
-            n_left_out += 1
-        if (n_over := len(self._arrived) - MAX_EVENTS) > 0:
-            del self._arrived[: n_over + MAX_EVENTS // 10]
-            self._n_counted = 0
-        if n_left_out:
-            _log.warning(
-                "more than %d events since the last update: dropped those of the %d least recently active users "
-                "until the next one",
-                MAX_EVENTS,
-                n_left_out,
-            )
+            self._lists.drop_popular()
 
     # ── making a list ────────────────────────────────────────────────────────────────────
 
-    def _compute(self, user_id: str, k: int, left_out: Collection[int] = ()) -> tuple[_List, list[int]]:
-        """A new list with a user's k best, and their positions."""
-        [ranked] = self._compute_and_cache([user_id], k + len(left_out))
-        return ranked, ranked.positions(k, self._withdrawn, left_out)
+    def _find(self, user_id: str, ask: Ask) -> Answer:
+        shop, left_out = self._shop, self.left_out(user_id)
 
-    def _compute_and_cache(self, user_ids: list[str], n: int) -> list[_List]:
+        def make(n: int, among: Rows | None) -> RankedList:
+            if among is None:
+                return self._compute_and_cache([user_id], n)[0]
+            with self._lock:
+                recent = self._recent.of([user_id])
+            return self._make([user_id], recent, n, among)[0]
+
+        allowed = self._allowed(shop, ask, left_out)
+        ranked, places = self._search(shop, ask.k, allowed, self._cached(self._key(user_id)), make)
+        return self._shown(shop, ask, ranked, places, partial(self._may_have, user_id, left_out))
+
+    def _allowed(self, shop: Shop, ask: Ask, left_out: Collection[str]) -> Allowed:
+        allowed = shop.passing(ask.where)
+        if ask.only is not None:
+            rows = shop.rows_of(ask.only)
+            mask = np.zeros(len(shop.rows), np.bool_)
+            mask[rows] = allowed.mask[rows]
+            allowed = Allowed(mask, int(np.count_nonzero(mask)))
+        if left_out or ask.exclude:
+            return allowed._replace(left_out=shop.rows_of((*left_out, *ask.exclude)))
+        return allowed
+
+    def _search(
+        self, shop: Shop, k: int, allowed: Allowed, ranked: RankedList | None, make: _Make
+    ) -> tuple[RankedList, Rows]:
+        """Return a ranking that is long enough, and the positions of the items to show."""
+        n_ranked = len(shop.rows) if self._base is None else len(self._base)
+        n, is_second = shop.rules.depth(k) + len(allowed.left_out), False
+        among = allowed.rows() if allowed.n < _FEW * n_ranked else None
+        n_full = n if among is not None else math.ceil(1.5 * n * n_ranked / max(1, allowed.n))
+        while True:
+            if ranked is not None:
+                places = shop.choose(ranked.rows, k, allowed, is_complete=ranked.is_complete)
+                if places is not None:
+                    return ranked, places
+            if is_second and among is None:
+                among, n_full = allowed.rows(), n
+            ranked, is_second = make(n_full, among), True
+            n_full *= _DEEPER
+
+    def _compute_and_cache(self, user_ids: list[str], n: int) -> list[RankedList]:
         """The n best for each user; a list is cached unless an event of its user arrives meanwhile."""
-        making = object()
         with self._lock:
-            keys, recent = [self._key(user) for user in user_ids], self._recent_of(user_ids)
-            for key in keys:
-                self._lists[key] = making
-        ranked = self._make(user_ids, recent, n, self._allowed())
+            keys, recent, base = [self._key(user) for user in user_ids], self._recent.of(user_ids), self._base
+            making = self._lists.begin(keys)
+        ranked = self._make(user_ids, recent, n, base)
         with self._lock:
             for key, each in zip(keys, ranked, strict=True):
-                if self._lists.get(key) is making:
-                    self._lists[key] = each
-            while len(self._lists) > _CACHED_LISTS:
-                self._lists.popitem(last=False)
+                self._lists.put(key, each, making)
         return ranked
 
-    def _key(self, user_id: str) -> str | None:
-        # All strangers share one list, so that they evict no other.
+    def _key(self, user_id: str) -> Key:
         return user_id if user_id in self._recent or self._row(user_id) != self._stranger else None
 
-    def _cached(self, key: str | None) -> _List | None:
+    def _cached(self, key: Key) -> RankedList | None:
         with self._lock:
             ranked = self._lists.get(key)
-            if not isinstance(ranked, _List) or self.clock() >= ranked.expires:
+            if not isinstance(ranked, RankedList) or self.clock() >= ranked.expires:
                 return None
-            self._lists.move_to_end(key)
+            self._lists.touch(key)
             return ranked
 
     def _row(self, user_id: str) -> int:
         row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
         return row if row >= 0 else self._stranger
 
-    def _recent_of(self, user_ids: Iterable[str]) -> list[_Events]:
-        of_users = (self._recent.get(user, ((), ())) for user in user_ids)
-        return [(np.array(items, np.int64), np.array(seconds, np.float64)) for items, seconds in of_users]
-
-    def _make(self, user_ids: list[str], recent: list[_Events], n: int, allowed: Rows | None) -> list[_List]:
+    def _make(self, user_ids: list[str], recent: list[UserEvents], n: int, among: Rows | None) -> list[RankedList]:
         """The n best for each user after the model's and the recent events."""
         rows = np.array([self._row(user) for user in user_ids])
         is_stranger = rows == self._stranger
         rows[is_stranger] += np.arange(np.count_nonzero(is_stranger))  # each with separate events
-        both = zip(self._known(rows), recent, strict=True)
-        events = [(np.append(items, more), np.append(seconds, later)) for (items, seconds), (more, later) in both]
-        return self._rank(rows, events, n, allowed)
+        events = [known + more for known, more in zip(self._known(rows), recent, strict=True)]
+        return self._rank(rows, events, n, among)
 
-    def _known(self, rows: Rows) -> list[_Events]:
+    def _known(self, rows: Rows) -> list[UserEvents]:
         """Each user's events in the model, in order if the model reads it (8 bytes an event, 16 with times)."""
         history = self._state.history
         if not self._reads_events:
             bounds, items = history.items_of(rows)
-            return [(part, np.full(len(part), np.nan)) for part in np.split(items, bounds[1:-1])]
+            parts = np.split(items, bounds[1:-1])
+            return [UserEvents(part, np.full(len(part), np.nan), np.zeros(len(part), np.bool_)) for part in parts]
         counts = history.n_events_of(rows)
         places = history.latest_positions(rows, int(counts.max()))[0]
         latest = history.items_of_events(places)
         minutes = history.minutes_of_events(places) if self._state.model.reads_times else np.full_like(places, -1)
         seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)
-        ends = zip(latest, seconds, counts.tolist(), strict=True)
-        return [(items[len(items) - n :], times[len(times) - n :]) for items, times, n in ends]
+        returns = history.returns_of_events(places)
+        ends = zip(latest, seconds, returns, counts.tolist(), strict=True)
+        return [UserEvents(*(column[len(column) - n :] for column in columns)) for *columns, n in ends]
 
-    def _rank(self, rows: Rows, events: list[_Events], n: int, allowed: Rows | None) -> list[_List]:
+    def _rank(self, rows: Rows, events: list[UserEvents], n: int, among: Rows | None) -> list[RankedList]:
         """The n best for users by their rows and their events, in order."""
         state = self._state
         n_items = state.history.n_items
-        n_ranked = n_items if allowed is None else len(allowed)
-        n = min(max(n, _MIN_LENGTH), n_ranked)
+        n_ranked = n_items if among is None else len(among)
+        n = min(max(n, MIN_LENGTH), n_ranked)
         if n == 0:
-            return [_List([], [], "popularity", is_complete=True) for _ in rows]
-        items_of_all, seconds_of_all = (np.concatenate(column) for column in zip(*events, strict=True))
-        users_of_all, now = np.repeat(rows, [len(items) for items, _ in events]), self.clock()
-        history = History.of(users_of_all, items_of_all, seconds_of_all, n_items=n_items)
+            nothing = np.empty(0, np.int32), np.empty(0, np.float32)
+            return [RankedList(*nothing, "popularity", is_complete=True) for _ in rows]
+        items_of_all, seconds_of_all, returns = (np.concatenate(column) for column in zip(*events, strict=True))
+        users_of_all, now = np.repeat(rows, [len(each.items) for each in events]), self.clock()
+        history = History.of(users_of_all, items_of_all, seconds_of_all, returns=returns, n_items=n_items)
         contexts = replace(state.contexts.observing(history), now=now)
         by_model = contexts.can_score(state.model, rows) & (self.id is not None)
-        ranked: dict[int, _List] = {}
+        ranked: dict[int, RankedList] = {}
         answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
             (state.model, contexts, "model", np.flatnonzero(by_model)),
             (self._fallback, ContextBuilder(0, history, tilt=state.tilt), "popularity", np.flatnonzero(~by_model)),
@@ -396,13 +401,15 @@ class ServingModel:
         for model, known, source, users in answering:
             if not len(users):
                 continue
-            scores, items = best_items(model, rows[users], history, contexts=known, k=n, allowed=allowed)
+            scores, items = best_items(model, rows[users], history, contexts=known, k=n, allowed=among)
             lengths = np.isfinite(scores).sum(axis=1).tolist()
-            lists = zip(users.tolist(), lengths, items.tolist(), scores.astype(np.float32).tolist(), strict=True)
+            lists = zip(users.tolist(), lengths, items.astype(np.int32), scores.astype(np.float32), strict=True)
             for user, length, best, best_scores in lists:
                 is_complete = length < n or n == n_ranked
-                expires = self._expires(events[user][1], now) if source == "model" else np.inf
-                ranked[user] = _List(best[:length], best_scores[:length], source, is_complete, expires)
+                expires = self._expires(events[user].seconds, now) if source == "model" else np.inf
+                # Copies, so that no list keeps the others of its batch in memory.
+                parts = best[:length].copy(), best_scores[:length].copy()
+                ranked[user] = RankedList(*parts, source, is_complete, expires)
         return [ranked[at] for at in range(len(rows))]
 
     def _expires(self, seconds: Floats, now: float) -> float:
@@ -414,37 +421,31 @@ class ServingModel:
         reached = (60.0 * (latest // 60 + pause) for pause in model.pauses)  # the model reads whole minutes
         return min(now + max(60.0, _SHARE_OF_ELAPSED * (now - latest)), *(at for at in reached if at > now), np.inf)
 
-    def _allowed(self, exclude: Collection[str] = (), only: Collection[str] | None = None) -> Rows | None:
-        """The sorted rows of the allowed items; None: all."""
-        withdrawn = self._withdrawn
-        if not exclude and only is None and not withdrawn:
-            return None
-        is_allowed = np.full(self._state.history.n_items, only is None)
-        is_allowed[self._rows_of(only or ())] = True
-        is_allowed[self._rows_of(exclude)] = False
-        is_allowed[list(withdrawn)] = False
-        return np.flatnonzero(is_allowed)
+    def _may_have(self, user_id: str, left_out: Collection[str], item: str) -> bool:
+        """Whether an item may be in a user's list at all."""
+        row, user = self._state.item_ids.row_of(item), self._row(user_id)
+        with self._lock:
+            [recent] = self._recent.of([user_id])
+        had = row >= 0 and (row in recent.items[~recent.returns] or self._has_had(user, row))
+        return not had and item not in left_out
 
-    def _rows_of(self, items: Collection[str]) -> list[int]:
-        return [row for row in map(self._state.item_ids.row_of, items) if row >= 0]
+    def _has_had(self, user: int, item: int) -> bool:
+        return bool(self._state.history.seen.has(np.array([user]), np.array([item]))[0])
 
-    def _answer(self, ranked: _List, places: Sequence[int]) -> Answer:
-        scores = [None if ranked.source == "popularity" else ranked.scores[at] for at in places]
-        return Answer([self._name(ranked.rows[at]) for at in places], scores, ranked.source, self.id)
-
-    def _written(self, ranked: _List, places: Sequence[int]) -> bytes:
-        """An answer without its user; nine digits distinguish any two scores."""
-        items, scores, source, _ = self._answer(ranked, places)
-        pairs = ",".join(
-            f'{{"item_id":{quoted(item)},"score":{"null" if score is None else f"{score:.9g}"}}}'
-            for item, score in zip(items, scores, strict=True)
-        )
-        model = "null" if self.id is None else quoted(self.id)
-        return f'"model":{model},"source":"{source}","items":[{pairs}]}}'.encode()
-
-    @staticmethod
-    def _with_user(user_id: str, written: bytes) -> bytes:
-        return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written)
+    def _shown(self, shop: Shop, ask: Ask, ranked: RankedList, places: Rows, may_have: Callable[[str], bool]) -> Answer:
+        """The items at these positions as an answer, and the pins of the rules among them."""
+        items = [self._name(row) for row in ranked.rows[places].tolist()]
+        scores: list[float | None] = [None] * len(items)
+        if ranked.source == "model":
+            scores = ranked.scores[places].tolist()
+        score_of = dict(zip(items, scores, strict=True))
+        for pin in shop.rules.pins:
+            allowed = [item for item in pin.items if ask.only is None or item in ask.only]
+            allowed = [item for item in allowed if item not in ask.exclude and shop.permits(item, ask.where)]
+            pinned = [item for item in allowed if may_have(item)]
+            rest = [item for item in items if item not in pinned]
+            items = [*rest[: pin.position - 1], *pinned, *rest[pin.position - 1 :]][: ask.k]
+        return Answer(items, [score_of.get(item) for item in items], ranked.source, self.id)
 
     def _name(self, row: int) -> str:
         """The id of an item; most lists share a few items."""
@@ -452,6 +453,20 @@ class ServingModel:
         if name is None:
             name = self._names[row] = self._state.item_ids.ids[row].as_py()
         return name
+
+
+def _written(answer: Answer) -> bytes:
+    """An answer without its user; nine digits distinguish any two scores."""
+    pairs = ",".join(
+        f'{{"item_id":{quoted(item)},"score":{"null" if score is None else f"{score:.9g}"}}}'
+        for item, score in zip(answer.items, answer.scores, strict=True)
+    )
+    model = "null" if answer.model is None else quoted(answer.model)
+    return f'"model":{model},"source":"{answer.source}","items":[{pairs}]}}'.encode()
+
+
+def _with_user(user_id: str, written: bytes) -> bytes:
+    return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written)
 
 
 def popularity_of(events: pa.Table) -> State:
@@ -487,7 +502,7 @@ class Serving:
     >>> serving.current.recommend("ann", k=2).items
     ['jam']
     >>> serving.set_catalogue(Catalogue.of({}).updated(["jam"], [False], [{}]))
-    >>> serving.current.json("carl", k=2)
+    >>> serving.current.json("carl", Ask(2))
     b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":null}]}'
     """
 
@@ -495,7 +510,9 @@ class Serving:
         self._current: ServingModel | None = None
         self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
-        self._catalogue = Catalogue.of({})
+        self._catalogue, self._rules = Catalogue.of({}), NO_RULES
+        self.avoided: Callable[[str], Collection[str]] = lambda user_id: ()
+        """Items to leave out of a user's lists for a while."""
         self._lock = Lock()
         self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
         self.stale_reason: str | None = None  # a sentence, where the database cannot be read
@@ -516,11 +533,17 @@ class Serving:
 
     def set_catalogue(self, catalogue: Catalogue) -> None:
         """Use another catalogue: withdrawn items leave every list at once."""
+        self._set_shop(catalogue, self._rules)
+
+    def set_rules(self, rules: Rules) -> None:
+        """Shape every list from now on by other rules."""
+        self._set_shop(self._catalogue, rules)
+
+    def _set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
         with self._lock:
-            self._catalogue = catalogue
-            models = self._models()
-        for model in models:
-            model.set_catalogue(catalogue)
+            self._catalogue, self._rules = catalogue, rules
+            for model in self._models():
+                model.set_shop(catalogue, rules)
 
     def forget(self, user_ids: Iterable[str]) -> None:
         user_ids = list(user_ids)
@@ -530,7 +553,8 @@ class Serving:
     def prepare(self, model: ServingModel) -> None:
         """Keep a model up to date that is about to be used."""
         with self._lock:
-            model.set_catalogue(self._catalogue)
+            model.left_out = self._left_out
+            model.set_shop(self._catalogue, self._rules)
             self._next = model
 
     def discard_prepared(self) -> None:
@@ -545,6 +569,9 @@ class Serving:
         model = None if current is None else current.id
         problem = self._problem or self.stale_reason if current is not None else self.stale_reason or self._problem
         return ServingStatus(model, self._served_by, problem, self.events_behind, current is not None)
+
+    def _left_out(self, user_id: str) -> Collection[str]:
+        return self.avoided(user_id)
 
     def _models(self) -> list[ServingModel]:
         return [model for model in (self._current, self._next) if model is not None]

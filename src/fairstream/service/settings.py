@@ -220,6 +220,8 @@ class Limits(Configuration):
     """Longest list that may be asked for."""
     max_users: int = Field(1000, ge=1)
     """Most users in one batch of recommendations."""
+    cached_lists: int = Field(100_000, ge=1)
+    """Lists that each process keeps, about 2 KB each; a list that is not kept takes a few milliseconds."""
     requests_per_second: float = Field(5000, gt=0)
     """What one key may ask for, on average; short bursts may be twice that."""
     max_open_events: int = Field(5_000_000, ge=1000)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fairstream.service.api.batching import ListBatcher
-from fairstream.service.serving import NotReadyError, Serving, ServingModel, popularity_of
+from fairstream.service.serving import Ask, NotReadyError, Serving, ServingModel, popularity_of
 
 USERS = [f"u{row}" for row in range(200)]
 
@@ -31,7 +31,7 @@ def events(*pairs: tuple[str, str]) -> pa.Table:
     return pa.table({"user_id": users, "item_id": items, "time": list(range(len(pairs)))})
 
 
-def together(batcher: ListBatcher, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
+def together(batcher: ListBatcher, requests: list[tuple[str, Ask]]) -> list[bytes | BaseException]:
     async def ask() -> list[bytes | BaseException]:
         return await asyncio.gather(*(batcher.json(*request) for request in requests), return_exceptions=True)
 
@@ -42,9 +42,9 @@ def test_everybody_gets_their_own_list_of_their_own_length(serving: Serving, mon
     batches, make = list[int](), serving.current.make_lists
     monkeypatch.setattr(serving.current, "make_lists", lambda users, k: (batches.append(len(users)), make(users, k)))
     with ThreadPoolExecutor(2) as threads:
-        requests = [(user, 1 + row % 40) for row, user in enumerate(USERS)]
+        requests = [(user, Ask(1 + row % 40)) for row, user in enumerate(USERS)]
         answers = together(ListBatcher(serving, threads), requests)
-    assert answers == [serving.current.json(user, k) for user, k in requests]
+    assert answers == [serving.current.json(user, ask) for user, ask in requests]
     assert sum(batches) == len(USERS)
     assert max(batches) > 1
 
@@ -53,14 +53,14 @@ def test_one_ranking_serves_short_and_long_lists_of_a_batch(serving: Serving, mo
     """Each request misses the cache once, when it arrives: its batch makes lists as long as the longest request."""
     misses, cached_json = list[str](), serving.current.cached_json
 
-    def counted(user: str, k: int) -> bytes | None:
+    def counted(user: str, k: Ask) -> bytes | None:
         body = cached_json(user, k)
         misses.extend([user] if body is None else [])
         return body
 
     monkeypatch.setattr(serving.current, "cached_json", counted)
     with ThreadPoolExecutor(1) as threads:
-        together(ListBatcher(serving, threads), [("u0", 1), ("u1", 49)])
+        together(ListBatcher(serving, threads), [("u0", Ask(1)), ("u1", Ask(49))])
     assert misses == ["u0", "u1"]
 
 
@@ -76,11 +76,11 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
         def overtaken(*arguments: Any) -> Any:
             monkeypatch.undo()
             serving.stored(events(("u1", best)))
-            later.append(asyncio.run_coroutine_threadsafe(batcher.json("u1", 5), loop))
+            later.append(asyncio.run_coroutine_threadsafe(batcher.json("u1", Ask(5)), loop))
             return rank(*arguments)
 
         monkeypatch.setattr(model, "_rank", overtaken)
-        await batcher.json("u1", 5)
+        await batcher.json("u1", Ask(5))
         return await asyncio.wrap_future(later[0])
 
     with ThreadPoolExecutor(2) as threads:
@@ -99,8 +99,8 @@ def test_who_waits_is_told_when_nothing_can_answer_or_the_threads_have_ended(ser
 
 def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -> None:
     async def ask(batcher: ListBatcher) -> bytes:
-        gone = asyncio.create_task(batcher.json("u1", 5))
-        stays = asyncio.create_task(batcher.json("u2", 5))
+        gone = asyncio.create_task(batcher.json("u1", Ask(5)))
+        stays = asyncio.create_task(batcher.json("u2", Ask(5)))
         await asyncio.sleep(0)
         gone.cancel()
         body = await stays
@@ -108,4 +108,4 @@ def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -
         return body
 
     with ThreadPoolExecutor(2) as threads:
-        assert asyncio.run(ask(ListBatcher(serving, threads))) == serving.current.json("u2", 5)
+        assert asyncio.run(ask(ListBatcher(serving, threads))) == serving.current.json("u2", Ask(5))

@@ -23,7 +23,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.registry import promote, put_into_service, rollback
-from fairstream.service.serving import Serving
+from fairstream.service.serving import Ask, Serving
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, add_model
 
@@ -166,7 +166,7 @@ def test_answers_go_on_without_the_database_and_the_status_says_why_they_are_sta
     add_model(workspace)
     follower, serving = follower_of(workspace)
     follower.poll()
-    before = serving.current.json("u1", 5)
+    before = serving.current.json("u1", Ask(5))
     unreachable = "the database cannot be reached; lists are made from what is in memory"
     for error, problem in (
         (WorkspaceError("gone"), unreachable),
@@ -181,7 +181,7 @@ def test_answers_go_on_without_the_database_and_the_status_says_why_they_are_sta
         with pytest.raises(type(error)):
             follower.follow()
         assert serving.status().problem == problem
-        assert serving.current.json("u1", 5) == before
+        assert serving.current.json("u1", Ask(5)) == before
     monkeypatch.undo()
     follower.follow()
     assert serving.status()[2:] == (None, 0, True)  # the last look went well

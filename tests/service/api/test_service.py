@@ -22,7 +22,7 @@ from fairstream.service.audit import entries
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
-from fairstream.service.serving import Serving
+from fairstream.service.serving import Ask, Serving
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, add_model, make_keys, outage, running, wait_until
@@ -448,13 +448,13 @@ def test_a_list_needs_a_key_with_the_scope_whether_it_is_cached_or_not(shared: S
     for user in ("u31", "u32", "u33"):
         path = f"/v1/users/{user}/recommendations"
         for cached in (False, True):
-            assert (serving.current.cached_json(user, 20) is not None) == cached
+            assert (serving.current.cached_json(user, Ask(20)) is not None) == cached
             for headers in (client.keys.ingest, client.keys.attributes):
                 answer = client.get(path, headers=headers)
                 assert (answer.status_code, answer.json()["detail"]) == (403, "This API key lacks the scope 'read'.")
             for headers in ({}, {"Authorization": "Bearer nonsense"}, revoked):
                 assert client.get(path, headers=headers).status_code == 401
-            assert (serving.current.cached_json(user, 20) is not None) == cached  # no list was made
+            assert (serving.current.cached_json(user, Ask(20)) is not None) == cached  # no list was made
             assert client.get(path, headers=client.keys.read).status_code == 200
 
 
@@ -463,7 +463,7 @@ def test_lists_count_towards_the_rate_of_a_key_whether_they_are_cached_or_not(ne
     serving = without_lists(client)
     for cached, headers in ((False, client.keys.read), (True, client.keys.admin)):
         path = "/v1/users/u31/recommendations"
-        assert (serving.current.cached_json("u31", 20) is not None) == cached
+        assert (serving.current.cached_json("u31", Ask(20)) is not None) == cached
         assert client.get(path, headers=headers).status_code == 200
         for user in ("u31", "u32"):
             answer = client.get(f"/v1/users/{user}/recommendations", headers=headers)

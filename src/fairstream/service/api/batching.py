@@ -18,7 +18,7 @@ from fairstream.service.api.errors import ApiError, cause_of, error_from
 from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventsReceipt, EventStore
 from fairstream.service.impressions import ImpressionsReceipt, Shown, store
-from fairstream.service.serving import Serving
+from fairstream.service.serving import Ask, Serving
 from fairstream.service.workspace import Workspace
 
 Q = TypeVar("Q")
@@ -92,7 +92,7 @@ class Batcher(ABC, Generic[Q, A]):
             self._task = None
 
 
-class ListBatcher(Batcher[tuple[str, int], bytes]):
+class ListBatcher(Batcher[tuple[str, Ask], bytes]):
     """Lists as JSON: from the cache, or computed together. Sixteen lists take little longer than one."""
 
     max_batch = 64
@@ -101,18 +101,19 @@ class ListBatcher(Batcher[tuple[str, int], bytes]):
         super().__init__(threads)
         self._serving = serving
 
-    async def json(self, user_id: str, k: int) -> bytes:
-        return self._serving.current.cached_json(user_id, k) or await self.ask((user_id, k))
+    async def json(self, user_id: str, ask: Ask) -> bytes:
+        return self._serving.current.cached_json(user_id, ask) or await self.ask((user_id, ask))
 
-    def handle(self, requests: list[tuple[str, int]]) -> list[bytes | Exception]:
+    def handle(self, requests: list[tuple[str, Ask]]) -> list[bytes | Exception]:
         """Compute lists; a failure of one list spoils no other."""
         current = self._serving.current
         with suppress(Exception):  # each list is then computed alone, and fails alone
-            current.make_lists([user_id for user_id, _ in requests], max(k for _, k in requests))
+            users = [user_id for user_id, ask in requests if ask.only is None]
+            current.make_lists(users, max(ask.k for _, ask in requests))
         bodies: list[bytes | Exception] = []
-        for user_id, k in requests:
+        for user_id, ask in requests:
             try:
-                bodies.append(current.json(user_id, k))
+                bodies.append(current.json(user_id, ask))
             except Exception as error:
                 bodies.append(error)
         return bodies

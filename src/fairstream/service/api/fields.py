@@ -18,6 +18,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "decision": ("The gate's checks, each with its numbers.", {"promote": True, "reason": "all checks passed"}),
     "exclude": ("Items that must not be in the list.", ["alien"]),
     "evaluation": ("Quality of the model in service, before it learned the period.", None),
+    "filter": ("A condition on the properties of items.", 'category = "shoes" and price < 50 and stock > 0'),
     "finished": ("When it ended; null before.", "2026-11-16T04:03:40Z"),
     "forgotten": ("Of people who were forgotten and have done nothing since: not stored. For admin keys alone.", 0),
     "first_seq": ("Number of the period's first event.", 110_001),

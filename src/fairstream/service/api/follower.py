@@ -17,7 +17,8 @@ from fairstream.service.database import reachable
 from fairstream.service.event_store import EventStore
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
-from fairstream.service.serving import MAX_EVENTS, Serving, ServingModel, popularity_of
+from fairstream.service.recent import MAX_EVENTS
+from fairstream.service.serving import Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
 
 EVERY_SECONDS = 0.5
@@ -62,7 +63,7 @@ class Follower:
         self._last_seq = 0  # the last event that the serving model has
         self._items = self._forgotten = -1
         self._catalogue = CatalogueReader(workspace.engine, workspace.config.items.properties)
-        self._applying = Lock()
+        self._max_lists, self._applying = workspace.config.limits.cached_lists, Lock()
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
 
@@ -149,7 +150,7 @@ class Follower:
                 break  # the present model is the best one
             try:
                 state = load(self._workspace.models.path(candidate.folder), mapped=True).state
-                model = ServingModel(state, candidate.model)
+                model = ServingModel(state, candidate.model, cached_lists=self._max_lists)
             except WorkspaceError:
                 raise  # the database, not the model
             except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # the last: PyTorch, out of memory
@@ -196,7 +197,8 @@ class Follower:
         begin = time.monotonic()
         events = self._store.read(max(0, snapshot.last_seq - _EVENTS_OF_POPULARITY), snapshot.last_seq)
         self._last_seq = snapshot.last_seq
-        self._serving.use(ServingModel(popularity_of(events), None), "popularity", problem)
+        model = ServingModel(popularity_of(events), None, cached_lists=self._max_lists)
+        self._serving.use(model, "popularity", problem)
         self._delay_refresh(begin)
 
     def _catch_up(self, model: ServingModel, end: int) -> None:

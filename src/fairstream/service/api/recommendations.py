@@ -11,17 +11,18 @@ from fastapi.routing import APIRoute
 from pydantic import ConfigDict, Field, model_validator
 from starlette.types import Receive, Scope, Send
 
+from fairstream.data.filters import MAX_CHARACTERS
 from fairstream.service.api.auth import KEY, Reader
 from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import Body, Count, Id, Reply, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.incoming import MAX_LENGTH
-from fairstream.service.serving import Answer
+from fairstream.service.serving import Answer, Ask
 
 _DEFAULT_K = 20
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
-_ERRORS = ("invalid", "not_ready", "model_failed")
+_ERRORS = ("invalid", "invalid_filter", "not_ready", "model_failed")
 router = APIRouter(tags=["recommend"])
 
 
@@ -64,6 +65,7 @@ class Question(Body):
     k: Count | None = None
     exclude: list[Id] = Field([])
     only: list[Id] | None = None
+    filter: str = Field("", max_length=MAX_CHARACTERS)
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
@@ -84,13 +86,13 @@ class ListRoute(APIRoute):
         may_read = scope["method"] == "GET" and scope[KEY].scope in ("read", "admin")
         k = _DEFAULT_K if query is None or query[1] is None else int(query[1])
         if query and may_read and 1 <= len(user_id) <= MAX_LENGTH and 1 <= k <= service.limits.max_k:
-            await (await _list(service, user_id, k))(scope, receive, send)
+            await (await _list(service, user_id, Ask(k)))(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
 
-async def _list(service: Service, user_id: str, k: int) -> Response:
-    body = await service.lists.json(user_id, k)
+async def _list(service: Service, user_id: str, ask: Ask) -> Response:
+    body = await service.lists.json(user_id, ask)
     service.metrics.lists.labels("popularity" if _POPULARITY in body else "model").inc()
     return Response(body, media_type="application/json")
 
@@ -102,15 +104,10 @@ async def recommend(
     k: Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")] = None,
     exclude: Annotated[list[str], Query()] = [],  # noqa: B006
     only: Annotated[list[str] | None, Query()] = None,
+    where: Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS)] = "",
 ) -> Response:
     """Recommend the best items to a user, without those the user has had; unknown users get popular items."""
-    k = _checked_k(service, k)
-    if not exclude and only is None:
-        return await _list(service, user_id, k)
-    model, loop = service.serving.current, asyncio.get_running_loop()
-    answer = await loop.run_in_executor(service.list_threads, model.recommend, user_id, k, exclude, only)
-    service.metrics.lists.labels(answer.source).inc()
-    return Response(_written(user_id, answer).model_dump_json(), media_type="application/json")
+    return await _list(service, user_id, Ask(_checked_k(service, k), where, tuple(exclude), only))
 
 
 router.add_api_route(
@@ -126,7 +123,7 @@ router.add_api_route(
 @router.post(
     "/v1/recommendations",
     operation_id="recommend_many",
-    responses=problems("invalid", "body_too_large", "not_ready", "model_failed"),
+    responses=problems(*_ERRORS, "body_too_large"),
 )
 async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
     """Recommend to several users or anonymous sessions at once."""
@@ -139,8 +136,8 @@ async def recommend_many(service: RunningService, _: Reader, question: Question)
 def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
     current = service.serving.current
     if question.users and question.only is None:
-        current.make_lists(question.users, k + len(question.exclude))
-    filters = (question.exclude, question.only)
+        current.make_lists(question.users, k)
+    filters = (question.exclude, question.only, question.filter)
     answers = [_written(user, current.recommend(user, k, *filters)) for user in question.users or ()]
     answers += [_written(None, current.recommend_session(items, k, *filters)) for items in question.histories or ()]
     for answer in answers:

@@ -1,0 +1,138 @@
+"""Rules that shape every list after ranking: boosts, at most n items per property value, and pins."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import Engine, delete, insert, select
+
+from fairstream.data.filters import Filter, FilterError, Kind
+from fairstream.errors import DataError
+from fairstream.service import schema
+from fairstream.service.audit import record
+from fairstream.service.database import bump, canonical, now, reading, writing
+
+MAX_RULES = 100
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Pin(_Part):
+    """Put items at a position of every list, in this order."""
+
+    items: tuple[str, ...] = Field(min_length=1, max_length=100, examples=[["boot-42"]])
+    position: int = Field(1, ge=1, le=1000)
+    """Position of the first item; 1 is the top."""
+
+
+class Boost(_Part):
+    """Divide the rank of the items that pass a filter by a factor."""
+
+    filter: str = Field(min_length=1, examples=['brand = "Acme"'])
+    factor: float = Field(ge=0.01, le=100)
+    """Above 1 moves items up, below 1 down: with 2 the item of rank 10 takes rank 5."""
+
+
+class AtMost(_Part):
+    """Show at most n items with the same value of a property."""
+
+    n: int = Field(ge=1)
+    per: str = Field(examples=["category"])
+    """A property of one value; items without it are not limited."""
+
+
+class Rule(_Part):
+    """One of `pin`, `boost` and `at_most`."""
+
+    pin: Pin | None = None
+    boost: Boost | None = None
+    at_most: AtMost | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if sum(part is not None for part in (self.pin, self.boost, self.at_most)) != 1:
+            raise ValueError("a rule has exactly one of pin, boost and at_most")
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """The rules in force. None of them brings back what is withdrawn, filtered or excluded."""
+
+    pins: tuple[Pin, ...] = ()
+    boosts: tuple[Boost, ...] = ()
+    limits: tuple[AtMost, ...] = ()
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule], kinds: Mapping[str, Kind]) -> Self:
+        """Check the filters and properties of rules; raise a `DataError` that names the wrong one."""
+        for number, rule in enumerate(rules, start=1):
+            try:
+                if rule.boost is not None:
+                    Filter.parse(rule.boost.filter, kinds)
+            except FilterError as error:
+                raise DataError(f"rule {number}: {error}") from None
+            if rule.at_most is not None and kinds.get(rule.at_most.per, "texts") == "texts":
+                single = ", ".join(name for name, kind in kinds.items() if kind != "texts")
+                raise DataError(f"rule {number}: per must name a property of one value: {single or 'none is declared'}")
+        return cls(
+            tuple(rule.pin for rule in rules if rule.pin is not None),
+            tuple(rule.boost for rule in rules if rule.boost is not None),
+            tuple(rule.at_most for rule in rules if rule.at_most is not None),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.pins or self.boosts or self.limits)
+
+    @property
+    def largest_boost(self) -> float:
+        """How far ahead of its rank an item can get: by this factor at most."""
+        return math.prod(max(1.0, boost.factor) for boost in self.boosts)
+
+    def depth(self, k: int) -> int:
+        """Return how long a ranking must be at least for a list of k items."""
+        return math.ceil(k * self.largest_boost)
+
+
+NO_RULES = Rules()
+
+
+def rules_from_json(objects: Any, kinds: Mapping[str, Kind]) -> list[Rule]:
+    """Check a JSON list of rules; raise a `DataError` of one sentence."""
+    if not isinstance(objects, list) or len(objects) > MAX_RULES:
+        raise DataError(f"expected a JSON list of at most {MAX_RULES} rules")
+    rules = []
+    for number, fields in enumerate(objects, start=1):
+        try:
+            rules.append(Rule.model_validate(fields))
+        except ValueError as error:
+            first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
+            where = ".".join(map(str, first["loc"]))
+            raise DataError(f"rule {number}: {where + ': ' if where else ''}{first['msg']}") from None
+    Rules.of(rules, kinds)
+    return rules
+
+
+def store(engine: Engine, rules: Sequence[Rule], *, by: str) -> None:
+    """Replace all rules; the audit record keeps them."""
+    content = [rule.model_dump(mode="json", exclude_none=True) for rule in rules]
+    with writing(engine) as connection:
+        bump(connection, "rules")
+        connection.execute(delete(schema.rules))
+        connection.execute(insert(schema.rules).values(id=1, rules=canonical(content), changed=now()))
+        record(connection, "rules", {"rules": content, "by": by})
+
+
+def stored(engine: Engine) -> list[Rule]:
+    """Return the rules in force."""
+    with reading(engine) as connection:
+        content = connection.scalar(select(schema.rules.c.rules))
+    return [] if content is None else [Rule.model_validate(fields) for fields in json.loads(content)]

@@ -1,0 +1,249 @@
+"""Filters and rules change which items a list shows, never how the model ranks them, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairstream import FairRecommender, read_events
+from fairstream.data.catalogue import Catalogue
+from fairstream.data.filters import FilterError, Kind
+from fairstream.errors import DataError
+from fairstream.service import serving
+from fairstream.service.rules import Rules, rules_from_json
+from fairstream.service.serving import Ask, Serving, ServingModel
+from support import make_recommender
+
+N_USERS, N_ITEMS = 30, 200
+KINDS: dict[str, Kind] = {"category": "text", "price": "number", "stock": "number"}
+ITEMS = [f"i{n}" for n in range(N_ITEMS)]
+PROPERTIES = [{"category": f"c{n % 7}", "price": n % 50, "stock": n % 3} for n in range(N_ITEMS)]
+FILTERS = {
+    'category = "c1"': lambda item: item["category"] == "c1",
+    "price < 2": lambda item: item["price"] < 2,
+    "price >= 5": lambda item: item["price"] >= 5,
+    "stock > 0 and not price = 7": lambda item: item["stock"] > 0 and item["price"] != 7,
+    'category = "none"': lambda item: False,
+}
+MODELS = ["mf", "item-item", "blend"]
+
+
+@cache
+def fitted(model: str) -> FairRecommender:
+    random = np.random.default_rng(1)
+    users, items = random.integers(0, N_USERS, 900), random.integers(0, N_ITEMS, 900)
+    columns = {"user_id": [f"u{n}" for n in users], "item_id": [f"i{n}" for n in items], "time": np.arange(900)}
+    recommender = make_recommender(model, device="cpu", pretrain_epochs=1, embedding_dim=8)
+    return recommender.fit(read_events(pa.table(columns)))
+
+
+def a_shop() -> Catalogue:
+    return Catalogue.of(KINDS).updated(ITEMS, [True] * N_ITEMS, PROPERTIES)
+
+
+def new_serving(model: str, rules: list[dict[str, Any]] | None = None) -> Serving:
+    answering = Serving()
+    answering.set_catalogue(a_shop())
+    answering.set_rules(Rules.of(rules_from_json(rules or [], KINDS), KINDS))
+    answering.use(ServingModel(fitted(model).state, "m"), "model")
+    return answering
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("few", [0.0, 1.0])
+def test_a_filtered_list_is_the_ranking_of_all_items_without_the_others(
+    model: str, few: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it comes from a cached ranking, a longer one, or one of the allowed items alone."""
+    monkeypatch.setattr(serving, "_FEW", few)
+    monkeypatch.setattr(serving, "MIN_LENGTH", 8)
+    for user in ("u1", "u2", "nobody"):
+        complete = new_serving(model).current.recommend(user, N_ITEMS)
+        ranking = list(zip(complete.items, complete.scores, strict=True))
+        answering = new_serving(model).current
+        for where, passes in FILTERS.items():
+            expected = [each for each in ranking if passes(PROPERTIES[int(each[0][1:])])]
+            for k in (1, 10, 100):
+                for answer in (answering.recommend(user, k, where=where), answering.recommend(user, k, where=where)):
+                    assert answer.items == [item for item, _ in expected[:k]], (where, k)
+                    wanted = [score for _, score in expected[:k]]
+                    np.testing.assert_allclose(np.array(answer.scores, float), np.array(wanted, float), rtol=1e-5)
+                expected_rest = [item for item, _ in expected if item not in ITEMS[:60]][:k]
+                assert answering.recommend(user, k, ITEMS[:60], where=where).items == expected_rest
+                inside = [item for item, _ in expected if item in ITEMS[:60]][:k]
+                assert answering.recommend(user, k, (), ITEMS[:60], where).items == inside
+        assert answering.recommend(user, 10) == new_serving(model).current.recommend(user, 10)
+
+
+def test_a_session_is_filtered_too_and_a_bad_filter_is_refused_with_its_position() -> None:
+    current = new_serving("item-item").current
+    everything = current.recommend_session(["i1"], N_ITEMS).items
+    expected = [item for item in everything if PROPERTIES[int(item[1:])]["price"] < 2]
+    assert current.recommend_session(["i1"], 5, where="price < 2").items == expected[:5]
+    with pytest.raises(FilterError) as caught:
+        current.recommend("u1", 5, where="price <")
+    assert caught.value.position == 8
+
+
+@pytest.mark.parametrize("share", [0.9, 0.2])
+def test_items_that_are_withdrawn_and_come_back_leave_and_return(share: float) -> None:
+    """Also where most items are withdrawn, and cached rankings are of the others alone."""
+    answering, full = new_serving("mf"), new_serving("mf").current.recommend("u1", N_ITEMS).items
+    random, catalogue = np.random.default_rng(0), a_shop()
+    for _ in range(6):
+        is_available = random.random(N_ITEMS) < share
+        catalogue = catalogue.updated(ITEMS, is_available.tolist(), PROPERTIES)
+        answering.set_catalogue(catalogue)
+        for k in (5, 150):
+            expected = [item for item in full if is_available[int(item[1:])]][:k]
+            assert answering.current.recommend("u1", k).items == expected
+
+
+def test_switching_an_item_back_and_forth_keeps_the_other_lists() -> None:
+    answering, catalogue = new_serving("mf"), a_shop()
+    answering.current.recommend("u1", 5)
+    for is_available in (False, True, False, True):
+        catalogue = catalogue.updated(["i1"], [is_available], PROPERTIES[1:2])
+        answering.set_catalogue(catalogue)
+        assert answering.current.cached_users() == ["u1"]
+
+
+def test_rules_boost_then_limit_then_pin() -> None:
+    boost = {"boost": {"filter": 'category = "c1"', "factor": 3}}
+    limit, pin = {"at_most": {"n": 2, "per": "category"}}, {"pin": {"items": ["new", "i5"], "position": 2}}
+    plain = new_serving("mf").current.recommend("u1", N_ITEMS).items
+    category = {item: properties["category"] for item, properties in zip(ITEMS, PROPERTIES, strict=True)}
+
+    rank = {item: n / (3 if category[item] == "c1" else 1) for n, item in enumerate(plain, start=1)}
+    boosted = sorted(plain, key=rank.__getitem__)
+    assert new_serving("mf", [boost]).current.recommend("u1", 12).items == boosted[:12]
+
+    limited = [item for at, item in enumerate(boosted) if [category[i] for i in boosted[:at]].count(category[item]) < 2]
+    assert new_serving("mf", [limit, boost]).current.recommend("u1", 50).items == limited
+
+    rest = [item for item in limited if item != "i5"]
+    shaped = new_serving("mf", [pin, limit, boost]).current
+    expected = [rest[0], "new", "i5", *rest[1:]][:10]
+    assert shaped.recommend("u1", 10).items == expected
+    assert [b"i5" in body for body in (shaped.json("u1", Ask(2)), shaped.json("u1", Ask(3)))] == [False, True]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(deadline=None, max_examples=30)
+@given(
+    factors=st.lists(st.tuples(st.sampled_from(list(FILTERS)), st.sampled_from([0.1, 0.5, 2, 10])), max_size=3),
+    k=st.integers(1, 30),
+    where=st.sampled_from(["", *FILTERS]),
+)
+def test_boosts_are_those_of_the_whole_ranking_however_long_the_cached_one_is(
+    model: str, factors: list[tuple[str, float]], k: int, where: str
+) -> None:
+    rules = [{"boost": {"filter": text, "factor": factor}} for text, factor in factors]
+    whole = new_serving(model, rules).current.recommend("u1", N_ITEMS, where=where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "MIN_LENGTH", 4)
+        assert new_serving(model, rules).current.recommend("u1", k, where=where).items == whole.items[:k]
+
+
+def test_no_rule_brings_back_what_may_not_be_shown() -> None:
+    answering = new_serving("item-item", [{"pin": {"items": ["i1", "i2", "i3", "i4", "i5", "i6"]}}])
+    answering.set_catalogue(
+        a_shop().updated(["i1", "i2"], [False, True], [PROPERTIES[1], {**PROPERTIES[2], "price": 100}])
+    )
+    answering.stored(pa.table({"user_id": ["newcomer"], "item_id": ["i4"], "time": [5]}))
+    answering.avoided = lambda user_id: ["i5"] if user_id == "newcomer" else []
+    shown = answering.current.recommend("newcomer", 10, ["i3"], where="price < 50").items
+    assert shown[0] == "i6"
+    assert not {"i1", "i2", "i3", "i4", "i5"} & {*shown}
+    assert answering.current.recommend("other", 10, ["i3"], where="price < 50").items[:3] == ["i4", "i5", "i6"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ({}, "expected a JSON list of at most 100 rules"),
+        ([{}], "rule 1: Value error, a rule has exactly one of pin, boost and at_most"),
+        ([{"pin": {"items": []}}], "rule 1: pin.items: "),
+        ([{"pin": {"items": ["a"], "position": 0}}], "rule 1: pin.position: "),
+        ([{"pin": {"items": ["a"]}}, {"boost": {"filter": "price <", "factor": 2}}], "rule 2: the filter, character 8"),
+        ([{"boost": {"filter": "price < 1", "factor": 0}}], "rule 1: boost.factor: "),
+        ([{"at_most": {"n": 1, "per": "colour"}}], "rule 1: per must name a property of one value: category, price"),
+        ([{"at_most": {"n": 1, "per": "price", "filter": "x"}}], "rule 1: at_most.filter: "),
+        ([5], "rule 1: "),
+    ],
+)
+def test_a_bad_rule_is_named_with_its_part(rules: Any, sentence: str) -> None:
+    with pytest.raises(DataError) as caught:
+        rules_from_json(rules, KINDS)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_items_that_may_return_come_back_and_others_do_not() -> None:
+    for model in ("mf", "item-item"):
+        answering = new_serving(model)
+        columns = {"user_id": ["u1"] * 2, "item_id": ["i1", "i2"], "time": [10**9, 10**9 + 1]}
+        answering.stored(pa.table({**columns, "returns": [True, False]}))
+        had = {*new_serving(model).current.recommend("u1", N_ITEMS).items} - {
+            *answering.current.recommend("u1", N_ITEMS).items
+        }
+        assert had <= {"i2"}
+        answering.stored(pa.table({**columns, "returns": [False, False]}))
+        assert not {"i1", "i2"} & {*answering.current.recommend("u1", N_ITEMS).items}
+
+
+def test_a_filter_never_returns_what_it_forbids_while_items_change() -> None:
+    """Every item of an answer passed at some moment between the request and the answer.
+
+    Stock and availability change all the time; `since` says when each item last became forbidden.
+    """
+    answering, catalogue = new_serving("mf"), a_shop()
+    forbidden_since = {item: (-np.inf if PROPERTIES[n]["stock"] == 0 else np.inf) for n, item in enumerate(ITEMS)}
+    lock, stop, problems, n_answers = threading.Lock(), threading.Event(), list[str](), [0]
+
+    def change() -> None:
+        nonlocal catalogue
+        random = np.random.default_rng(0)
+        while not stop.is_set():
+            rows = random.choice(N_ITEMS, 20, replace=False)
+            stock, is_available = random.integers(0, 3, 20).tolist(), (random.random(20) < 0.8).tolist()
+            names = [ITEMS[row] for row in rows]
+            after = catalogue.updated(
+                names, is_available, [{**PROPERTIES[row], "stock": n} for row, n in zip(rows, stock, strict=True)]
+            )
+            allowed = [n > 0 and available for n, available in zip(stock, is_available, strict=True)]
+            with lock:  # from here on an item may be in a list
+                forbidden_since.update({name: np.inf for name, may in zip(names, allowed, strict=True) if may})
+            answering.set_catalogue(after)
+            catalogue = after
+            with lock:  # from here on it may not: the change is acknowledged
+                now = time.monotonic()
+                forbidden_since.update({name: now for name, may in zip(names, allowed, strict=True) if not may})
+
+    def ask(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        while not stop.is_set():
+            user, k = f"u{random.integers(0, 40)}", int(random.integers(1, 60))
+            with lock:
+                gone = {item for item, since in forbidden_since.items() if since < time.monotonic()}
+            items = answering.current.recommend(user, k, where="stock > 0").items
+            n_answers[0] += 1
+            with lock:  # those that were forbidden before the request, and were not allowed again meanwhile
+                problems.extend(item for item in items if item in gone and forbidden_since[item] < np.inf)
+
+    threads = [threading.Thread(target=change), *(threading.Thread(target=ask, args=(seed,)) for seed in range(3))]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert n_answers[0] > 100
+    assert problems == []
