@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Column, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
@@ -184,11 +184,17 @@ def bump(connection: Connection, name: str) -> int:
 
     The row is locked until the commit, so that versions become visible in their order.
     """
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(changes)
-    counted = insert.values(name=name, version=1).on_conflict_do_update(
-        index_elements=[changes.c.name], set_={"version": changes.c.version + 1}
+    return add_to(connection, changes.c.version, name, 1)
+
+
+def add_to(connection: Connection, counter: Column[int], name: str, n: int) -> int:
+    """Add to a counter in a table with one name for each row; return the sum."""
+    (key,) = counter.table.primary_key
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(counter.table)
+    counted = insert.values({key.name: name, counter.name: n}).on_conflict_do_update(
+        index_elements=[key], set_={counter.name: counter + n}
     )
-    return int(connection.execute(counted.returning(changes.c.version)).scalar_one())
+    return int(connection.execute(counted.returning(counter)).scalar_one())
 
 
 def canonical(value: Any) -> str:

@@ -8,7 +8,8 @@ learned with the next period.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from time import sleep
@@ -16,15 +17,15 @@ from time import sleep
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy import Connection, Engine, case, delete, func, select, update
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import OF_SCHEMA, copy_rows, insert_new, now, reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, add_to, copy_rows, insert_new, now, reading, select_rows, writing
 from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
-from fairstream.service.schema import events, events_of_user, of_users, periods
+from fairstream.service.schema import events, events_of_user, of_users, open_events, periods
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
@@ -68,11 +69,21 @@ class EventStore:
         """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
         return self.append_all([batch])[0]
 
-    def append_all(self, batches: list[pa.Table]) -> list[EventsReceipt]:
-        """Store several batches in one transaction, in their order: all of them or none."""
+    def append_all(self, batches: list[pa.Table], keys: Sequence[str | None] = ()) -> list[EventsReceipt]:
+        """Store several batches in one transaction, in their order: all of them or none.
+
+        `keys` names the ingest key of each batch, whose events are counted until an update closes the period.
+        """
         with writing(self._engine) as connection:
             one_writer(connection)
-            return [self._insert(connection, batch) for batch in batches]
+            receipts = [self._insert(connection, batch) for batch in batches]
+            sent = Counter[str]()
+            for key, receipt in zip(keys, receipts, strict=False):
+                if key is not None:
+                    sent[key] += receipt.accepted
+            for key, n in sorted(sent.items()):
+                add_to(connection, open_events.c.n, key, n)
+            return receipts
 
     def _insert(self, connection: Connection, batch: pa.Table) -> EventsReceipt:
         rows = self._without_forgotten(connection, batch)
@@ -85,6 +96,12 @@ class EventStore:
         with reading(self._engine) as connection:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
             return max(0, last_seq(connection) - closed)
+
+    def open_by_key(self) -> tuple[dict[str, int], int]:
+        """Return how many open events each ingest key has sent, and the number of valid ingest keys."""
+        valid = select(func.count()).where(schema.keys.c.scope == "ingest", schema.keys.c.revoked.is_(None))
+        with reading(self._engine) as connection:
+            return dict(connection.execute(select(open_events)).all()), connection.scalar(valid) or 0
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
         """The columns of `_READ` of the events with after < seq <= until, by seq; the first `limit` of them."""
@@ -133,6 +150,13 @@ class EventStore:
 def is_full(n_open: int, limits: Limits) -> bool:
     """Whether so many events wait that ingest refuses more, or may soon: a tenth is left for one large batch."""
     return n_open >= _FULL * limits.max_open_events
+
+
+def close_by_key(connection: Connection, closed: Mapping[str, int]) -> None:
+    """Count the events of each key no more that a period has closed."""
+    for key, n in closed.items():
+        left = case((open_events.c.n > n, open_events.c.n - n), else_=0)
+        connection.execute(update(open_events).where(open_events.c.key == key).values(n=left))
 
 
 def one_writer(connection: Connection) -> None:

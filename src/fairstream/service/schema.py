@@ -231,6 +231,13 @@ experiment_users = sa.Table(  # what each user of an experiment was shown, and d
     sa.Index("experiment_users_by_user", "user_id"),
 )
 
+open_events = sa.Table(  # how many events of the open period each ingest key has sent
+    "open_events",
+    metadata,
+    Column("key", sa.String(64), primary_key=True, comment="the name of the key"),
+    Column("n", sa.BigInteger, nullable=False),
+)
+
 
 def of_users(dialect: sa.Dialect, user_ids: Collection[str]) -> sa.ColumnElement[bool]:
     """The condition that an event is of one of these users, for a look at their events alone."""

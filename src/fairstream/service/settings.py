@@ -226,6 +226,8 @@ class Limits(Configuration):
     """What one key may ask for, on average; short bursts may be twice that."""
     max_open_events: int = Field(5_000_000, ge=1000)
     """Events that may wait for the next update; beyond them ingest is refused until one has run."""
+    max_key_share: float = Field(0.5, gt=0, le=1)
+    """The share of them that may come from one ingest key, if there are several."""
     max_connections: int = Field(1000, ge=10)
     """Connections that each process holds open; requests on further ones are answered with 503."""
     max_future_seconds: int = Field(300, ge=0)

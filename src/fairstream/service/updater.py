@@ -29,7 +29,15 @@ from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial, names_of
 from fairstream.service.database import now, writing
-from fairstream.service.event_store import EventStore, closed_periods, in_order, is_full, prune, split_events
+from fairstream.service.event_store import (
+    EventStore,
+    close_by_key,
+    closed_periods,
+    in_order,
+    is_full,
+    prune,
+    split_events,
+)
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, rejects_drift
@@ -86,6 +94,7 @@ class _Update:
         before = self.periods[-1] if self.periods else None
         self.first, self.last = (before.last_seq + 1 if before else 1), store.last_seq()
         self.events = in_order(store.learned(self.first - 1, self.last))
+        self.of_keys, _ = store.open_by_key()
         self.sha256 = _hash(self.events)
         late = pc.less(self.events["time"], before.latest_time) if before else None
         self.n_late = 0 if late is None else pc.sum(late).as_py() or 0  # by their clock, so that no replay is late
@@ -138,8 +147,7 @@ class _Update:
         outcome = Outcome("skipped", f"the period stays open: {why}; {len(self.events)} events wait")
         with writing(self.engine) as connection:
             if is_full(self.last + 1 - self.first, self.workspace.config.limits):
-                connection.execute(insert(schema.periods).values(**(period := self._period(None))))
-                record(connection, "close", {"period": period})
+                record(connection, "close", {"period": self._close(connection, self._period(None))})
                 reason = f"the period is full and was closed without a judgement: {why}"
                 outcome = Outcome("skipped", f"{reason}; lists know its {len(self.events)} events", self.t)
             self.conclude(connection, outcome)
@@ -184,6 +192,11 @@ class _Update:
             "evaluation": evaluation,
         }
 
+    def _close(self, connection: Connection, period: dict[str, Any]) -> dict[str, Any]:
+        connection.execute(insert(schema.periods).values(**period))
+        close_by_key(connection, self.of_keys)
+        return period
+
     def _conclude(
         self, trial: Trial | None, evaluation: dict[str, Any] | None, decision: Decision, seconds: float
     ) -> Outcome:
@@ -219,7 +232,7 @@ class _Update:
                 )
                 self.conclude(connection, outcome)
                 return outcome
-            connection.execute(insert(schema.periods).values(**period))
+            self._close(connection, period)
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
                 put_into_service(connection, name)

@@ -15,9 +15,12 @@ import pytest
 from fairstream.service import database
 from fairstream.service.api.batching import Writer
 from fairstream.service.api.errors import ApiError
-from fairstream.service.event_store import EventsReceipt, EventStore
+from fairstream.service.database import writing
+from fairstream.service.event_store import EventsReceipt, EventStore, close_by_key
 from fairstream.service.forgetting import forget
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.keys import make_key
+from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
 
@@ -30,9 +33,13 @@ def new_writer(new_workspace: Callable[..., Workspace]) -> Maker:
     def make(max_open: int = 10**6) -> Made:
         workspace, handed_on = new_workspace(), list[pa.Table]()
         store = EventStore(workspace)
-        return Writer(store, handed_on.append, max_open), store, workspace, handed_on
+        return Writer(store, handed_on.append, limits_of(max_open)), store, workspace, handed_on
 
     return make
+
+
+def limits_of(max_open: int) -> Limits:
+    return Limits().model_copy(update={"max_open_events": max_open})
 
 
 def batch(workspace: Workspace, *events: dict[str, Any]) -> pa.Table:
@@ -84,9 +91,9 @@ def test_what_the_limit_on_open_events_has_no_room_for_is_refused(new_writer: Ma
     writer, store, workspace, handed_on = new_writer(max_open=3)
     batches = [batch(workspace, *({"time": 10 * n + m} for m in range(size))) for n, size in enumerate((2, 2, 1))]
     first, second, third = store_all(writer, batches)
-    assert first == EventsReceipt(2, 0, 0)
-    assert status_of(second) == status_of(third) == 503
-    assert store.n_open() == sum(map(len, handed_on)) == 2
+    assert (first, third) == (EventsReceipt(2, 0, 0), EventsReceipt(1, 0, 0))
+    assert status_of(second) == 503
+    assert store.n_open() == sum(map(len, handed_on)) == 3
 
 
 @pytest.mark.parametrize(
@@ -104,10 +111,10 @@ def test_what_the_database_does_not_accept_is_refused_with_its_cause_and_spoils_
     writer, store, workspace, _ = new_writer()
     append_all = store.append_all
 
-    def failing(batches: list[pa.Table]) -> list[EventsReceipt]:
+    def failing(batches: list[pa.Table], keys: list[None]) -> list[EventsReceipt]:
         if any("bad" in each["item_id"].to_pylist() for each in batches):
             raise why
-        return append_all(batches)
+        return append_all(batches, keys)
 
     monkeypatch.setattr(store, "append_all", failing)
     good, bad = batch(workspace, {"item_id": "good"}), batch(workspace, {"item_id": "bad"})
@@ -123,7 +130,7 @@ def test_an_exception_after_the_commit_loses_no_receipt(new_writer: Maker) -> No
     def broken(_: pa.Table) -> None:
         raise RuntimeError("the list could not be made")
 
-    writer = Writer(store, broken, 1000)
+    writer = Writer(store, broken, limits_of(1000))
 
     async def run() -> None:
         for n in range(3):
@@ -174,20 +181,20 @@ def test_batches_that_wait_for_a_locked_database_are_refused_together(
         store, n_waits = EventStore(workspace), 0
         append_all = store.append_all
 
-        def counted(batches: list[pa.Table]) -> list[EventsReceipt]:
+        def counted(batches: list[pa.Table], keys: list[None]) -> list[EventsReceipt]:
             nonlocal n_waits
             n_waits += 1
-            return append_all(batches)
+            return append_all(batches, keys)
 
         monkeypatch.setattr(store, "append_all", counted)
-        writer = Writer(store, lambda _: None, 1000)
+        writer = Writer(store, lambda _: None, limits_of(1000))
         batches = [batch(workspace, {"time": n}) for n in range(20)]
         with closing(sqlite3.connect(workspace.folder / "events.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             for result in store_all(writer, batches):
                 assert "locked" in str(result)
         assert n_waits == 1
-        assert store_all(Writer(store, lambda _: None, 1000), batches[:1]) == [EventsReceipt(1, 0, 0)]
+        assert store_all(Writer(store, lambda _: None, limits_of(1000)), batches[:1]) == [EventsReceipt(1, 0, 0)]
 
 
 def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:
@@ -203,3 +210,30 @@ def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:
     assert store_all(writer, [sent]) == [EventsReceipt(1, 1, 1)]
     (events,) = handed_on
     assert (events["user_id"].to_pylist(), events["item_id"].to_pylist()) == (["u"], ["new"])
+
+
+def test_of_several_ingest_keys_none_takes_the_room_of_the_others(new_writer: Maker) -> None:
+    writer, store, workspace, _ = new_writer(max_open=20)
+
+    def send(*keys: str) -> list[int]:
+        """How many events of each batch of six were accepted."""
+        batches = [
+            (batch(workspace, *({"item_id": f"{at}-{key}-{n}"} for n in range(6))), key) for at, key in enumerate(keys)
+        ]
+
+        async def ask() -> list[EventsReceipt | BaseException]:
+            return await asyncio.gather(*(writer.store(*each) for each in batches), return_exceptions=True)
+
+        results = asyncio.run(asyncio.wait_for(ask(), PATIENCE_SECONDS))
+        assert all(status_of(each) == 503 for each in results if not isinstance(each, EventsReceipt))
+        return [each.accepted if isinstance(each, EventsReceipt) else 0 for each in results]
+
+    make_key(workspace.engine, "a", "ingest")
+    assert send("a", "a") == [6, 6]  # a single key may use all of it
+    make_key(workspace.engine, "b", "ingest")
+    writer._counted = float("-inf")
+    assert send("a", "b", "b") == [0, 6, 0]
+    assert store.open_by_key() == ({"a": 12, "b": 6}, 2)
+    with writing(workspace.engine) as connection:  # an update has closed what there was before the last batch
+        close_by_key(connection, {"a": 12, "b": 5})
+    assert store.open_by_key()[0] == {"a": 0, "b": 1}

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import accumulate, chain, compress
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventsReceipt, EventStore
 from fairstream.service.impressions import ImpressionsReceipt, Shown, store
 from fairstream.service.serving import Ask, Serving
+from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
 Q = TypeVar("Q")
@@ -119,7 +121,14 @@ class ListBatcher(Batcher[tuple[str, Ask], bytes]):
         return bodies
 
 
-class Writer(Batcher[pa.Table, EventsReceipt]):
+class _Sent(NamedTuple):
+    """A batch, and the name of the ingest key that sent it."""
+
+    events: pa.Table
+    key: str | None
+
+
+class Writer(Batcher[_Sent, EventsReceipt]):
     """Stores batches; a receipt is given when its events are on disk, and only then.
 
     `stored` is called with the events that were stored; whatever it raises, they stay stored and acknowledged.
@@ -127,25 +136,26 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
 
     max_batch = 256
 
-    def __init__(self, store: EventStore, stored: Callable[[pa.Table], None], max_open_events: int) -> None:
+    def __init__(self, store: EventStore, stored: Callable[[pa.Table], None], limits: Limits) -> None:
         super().__init__(ThreadPoolExecutor(1, "writer"))
-        self._store, self._stored, self._max_open = store, stored, max_open_events
+        self._store, self._stored, self._limits = store, stored, limits
         self._n_open, self._counted = 0, float("-inf")
+        self._of_keys, self._n_keys = dict[str, int](), 0
         self.problem: ApiError | None = None  # why the last transaction failed, if it did
 
-    async def store(self, batch: pa.Table) -> EventsReceipt:
-        """Store a batch; refused where too many wait already."""
+    async def store(self, batch: pa.Table, key: str | None = None) -> EventsReceipt:
+        """Store a batch; refused where too many wait already, in all or of the same key."""
         if self.n_waiting() >= self.max_batch:
             sentence = "Events come in faster than they can be stored; try again in 1 s."
             raise ApiError("overloaded", sentence, retry_after=1)
-        return await self.ask(batch)
+        return await self.ask(_Sent(batch, key))
 
     async def stop(self) -> None:
         """Store what was accepted, then end."""
         await self.finish()
         self._threads.shutdown()
 
-    def handle(self, requests: list[pa.Table]) -> list[EventsReceipt | Exception]:
+    def handle(self, requests: list[_Sent]) -> list[EventsReceipt | Exception]:
         try:
             receipts = self._append(requests)
         except Exception as error:  # nothing of it was stored
@@ -158,23 +168,42 @@ class Writer(Batcher[pa.Table, EventsReceipt]):
         self.problem = None
         return receipts
 
-    def _append(self, batches: list[pa.Table]) -> list[EventsReceipt | Exception]:
-        """Store the batches that the limit on open events has room for."""
+    def _append(self, requests: list[_Sent]) -> list[EventsReceipt | Exception]:
+        """Store the batches that the limits on open events have room for."""
         if time.monotonic() - self._counted > _OPEN_CACHE_SECONDS:
             self._n_open, self._counted = self._store.n_open(), time.monotonic()
-        has_room = [n_open <= self._max_open for n_open in accumulate(map(len, batches), initial=self._n_open)][1:]
-        receipts = iter(self._store_all([*compress(batches, has_room)]))
-        sentence = f"{self._max_open} events wait for the next update already; try again when one has run."
-        return [
-            next(receipts) if fits else ApiError("too_many_open_events", sentence, retry_after=60) for fits in has_room
-        ]
+            self._of_keys, self._n_keys = self._store.open_by_key()
+        n_open, of_keys = self._n_open, Counter(self._of_keys)
+        refusals: list[ApiError | None] = []
+        for events, key in requests:
+            refusal = self._refusal(n_open + len(events), of_keys[key] + len(events) if key is not None else 0)
+            refusals.append(refusal)
+            if refusal is None:
+                n_open += len(events)
+                of_keys[key or ""] += len(events)
+        receipts = iter(self._store_all([each for each, no in zip(requests, refusals, strict=True) if no is None]))
+        return [refusal or next(receipts) for refusal in refusals]
 
-    def _store_all(self, batches: list[pa.Table]) -> list[EventsReceipt]:
-        if not batches:
+    def _refusal(self, n_open: int, n_of_key: int) -> ApiError | None:
+        most = self._limits.max_open_events
+        if n_open > most:
+            sentence = f"{most} events wait for the next update already; try again when one has run."
+        elif self._n_keys > 1 and n_of_key > self._limits.max_key_share * most:
+            share = f"{self._limits.max_key_share:.0%} of the {most} events that may wait for the next update"
+            sentence = f"This key has sent {share} already; try again when one has run."
+        else:
+            return None
+        return ApiError("too_many_open_events", sentence, retry_after=60)
+
+    def _store_all(self, requests: list[_Sent]) -> list[EventsReceipt]:
+        if not requests:
             return []
-        before = self._store.last_seq()
-        receipts = self._store.append_all(batches)
-        self._n_open += sum(receipt.accepted for receipt in receipts)
+        before, batches, keys = self._store.last_seq(), [each.events for each in requests], [e.key for e in requests]
+        receipts = self._store.append_all(batches, keys)
+        for receipt, key in zip(receipts, keys, strict=True):
+            self._n_open += receipt.accepted
+            if key is not None:
+                self._of_keys[key] = self._of_keys.get(key, 0) + receipt.accepted
         try:
             # Where not everything that was sent was stored, only the database knows what was.
             is_whole = not any(receipt.repeated or receipt.forgotten for receipt in receipts)

@@ -78,7 +78,7 @@ async def ingest_events(request: Request, service: RunningService, key: Ingester
         batch = parse(body, service.limits, kinds)
     else:
         batch = await asyncio.to_thread(parse, body, service.limits, kinds)
-    receipt = await service.writer.store(batch)
+    receipt = await service.writer.store(batch, key.name if key.scope == "ingest" else None)
     for outcome, n in vars(receipt).items():
         service.metrics.events.labels(outcome).inc(n)
     answer = EventsAnswer(accepted=sum(vars(receipt).values()))

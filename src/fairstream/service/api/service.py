@@ -44,7 +44,7 @@ class Service:
         self.store, self.metrics, self.serving = EventStore(workspace), Metrics(SHOP.get() or ""), Serving()
         self.keys = KeyCache(workspace.engine, limits.requests_per_second)
         self.follower = Follower(workspace, self.store, self.serving)
-        self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
+        self.writer = Writer(self.store, self.serving.stored, limits)
         self.impressions, self._tally = ImpressionWriter(workspace, lambda lists: None), Tally(workspace)
         self.updates, self.forgetter = UpdateRunner(workspace), Forgetter(workspace)
         self.request_update = self.updates.request
