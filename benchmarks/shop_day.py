@@ -474,7 +474,8 @@ async def _run(place: Place, partner: str, world: World, options: argparse.Names
 def play(options: argparse.Namespace) -> dict[str, Any]:
     """Play the day against a service of its own, and return what happened."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shop")))
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shop")))
+        folder.mkdir(parents=True, exist_ok=True)
         address, outage = stack.enter_context(database(folder, postgres=options.postgres))
         with Workspace.create(folder / "shop", configuration(options), address) as workspace:
             key, partner = make_key(workspace.engine, "shop", "admin"), make_key(workspace.engine, "partner", "ingest")
@@ -493,6 +494,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("page", type=Path, help="where the page is written; the numbers go beside it as JSON")
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--model", default="blend")
+    parser.add_argument("--folder", type=Path, help="where the workspace is made, and kept to be looked at")
     for name, default in (
         ("people", 50_000),
         ("items", 20_000),
@@ -504,8 +506,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seconds-per-hour", type=float, default=37.0)
     options = parser.parse_args(arguments)
-    day = play(argparse.Namespace(**{**vars(options), "page": str(options.page)}))
-    options.page.with_suffix(".json").write_text(json.dumps(day, indent=1))
+    day = play(options)
+    options.page.with_suffix(".json").write_text(json.dumps(day, indent=1, default=str))
     write_page(options.page, day)
     return day
 

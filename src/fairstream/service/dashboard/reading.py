@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, case, fu
 from fairstream.service import schema
 from fairstream.service.audit import Entry
 from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import score_in
 from fairstream.service.records import Model, Period, UnknownIdError, Update, from_microseconds
 from fairstream.service.registry import in_service, model, unpromoted_in_a_row
@@ -88,6 +89,7 @@ class Overview:
         self.updates = listed(engine, limit=_LATEST_UPDATES)
         self.n_unpromoted = len(unpromoted_in_a_row(engine))  # updates in a row that promoted nothing
         self.n_waiting = EventStore(workspace).n_open()
+        self.forgettings = pending_requests(engine)  # how many are not completed, and the time of the oldest
         with engine.connect() as connection:
             shown = [period.t for period in self.periods]
             self.candidates = {each.t: each for each in reversed(_models(connection, models.c.t.in_(shown)))}
