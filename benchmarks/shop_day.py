@@ -21,8 +21,8 @@ import sqlite3
 import tempfile
 import time
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,184 +33,19 @@ from sqlalchemy import func, select
 
 from benchmarks.live_load import Place, free_port, serving
 from benchmarks.shop_page import write_page
-from benchmarks.shop_world import CATEGORIES, GROUPS, KINDS, K, World, profile
+from benchmarks.shop_visits import AT_ONCE, Hour, Shop, at_once
+from benchmarks.shop_world import GROUPS, KINDS, World, profile
 from fairstream.service import schema
 from fairstream.service.keys import make_key
 from fairstream.service.settings import EventKinds, Gate, Limits, LiveConfig, Privacy
 from fairstream.service.workspace import Workspace
 
 STEPS = 12  # of an hour; in each some people come at the same time
-AT_ONCE = 16  # connections
 N_BOTS, N_FLOOD = 5, 20_000
 DRIFT_GROUP, DRIFT_SHARE = 1, 0.4
 OUTAGE_SECONDS = 30.0
 RECALL, DRIFT, PROMOTION, FLOOD, OUTAGE, EXPERIMENT = 11, 12, (14, 16), 15, 17, 18  # hours of the day
 DAY = 86_400.0
-
-
-class Hour:
-    """What happened in one hour of the day."""
-
-    def __init__(self, hour: int) -> None:
-        self.hour = hour
-        self.sums: dict[str, Counter[str]] = defaultdict(Counter)  # by group, and of everyone
-        self.seconds: list[float] = []  # that each list took
-        self.errors: Counter[str] = Counter()
-        self.shown: set[str] = set()
-        self.notes: list[str] = []
-        self.report: dict[str, Any] = {}  # what the service says of itself at the end
-
-    def add(self, group: str, **values: float) -> None:
-        for name in (group, "everyone"):
-            self.sums[name].update({"visits": 1, **values})
-
-    def words(self) -> str:
-        total = self.sums["everyone"]
-        served, best, popular = (total[name] / max(1, total["visits"]) for name in ("served", "best", "popular"))
-        milliseconds = 1000 * np.quantile(self.seconds or [0.0], 0.99)
-        return (
-            f"{self.hour:02d}:00 {total['visits']:5.0f} visits, utility {served:.3f} (best {best:.3f}, popular "
-            f"{popular:.3f}), forbidden {total['forbidden']:.0f}, p99 {milliseconds:.0f} ms, errors "
-            f"{dict(self.errors)} {'; '.join(self.notes)}"
-        )
-
-    def to_dict(self, n_items: int) -> dict[str, Any]:
-        p50, p99 = np.quantile(self.seconds or [0.0], [0.5, 0.99])
-        return {
-            "hour": self.hour,
-            "groups": {name: dict(sums) for name, sums in self.sums.items()},
-            "p50": float(p50),
-            "p99": float(p99),
-            "errors": dict(self.errors),
-            "coverage": len(self.shown) / n_items,
-            "notes": self.notes,
-            **self.report,
-        }
-
-
-class Shop:
-    """The shop's own software: it knows the service over HTTP alone."""
-
-    def __init__(self, place: Place, partner: str, world: World) -> None:
-        self.world, self.place = world, place
-        self.http = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{place.port}",
-            headers={"Authorization": f"Bearer {place.key}"},
-            timeout=httpx.Timeout(10.0),
-            limits=httpx.Limits(max_connections=AT_ONCE),
-        )
-        self.partner = {"Authorization": f"Bearer {partner}"}
-        self.hour = Hour(0)
-        self.outbox: list[tuple[str, str, Any]] = []  # what the service has not acknowledged yet, in order
-        self.n_acknowledged = 0
-        self.forbidden: dict[str, float] = {}  # items that no list may hold, and since when the service knows
-        self.pinned: tuple[str, ...] = ()
-        self.parts: set[str] = set()  # endpoints that there are
-
-    async def look(self) -> None:
-        paths = (await self.http.get("/v1/openapi.json")).json()["paths"]
-        self.parts = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-        parameters = paths["/v1/users/{user_id}/recommendations"]["get"]["parameters"]
-        self.parts |= {parameter["name"] for parameter in parameters}
-
-    async def send(self, method: str, path: str, body: Any) -> None:
-        """Send something now, or as soon as the service takes it: nothing is lost, and the order stays."""
-        self.outbox.append((method, path, body))
-        await self.flush()
-
-    async def flush(self) -> None:
-        """Send what waits."""
-        while self.outbox:
-            method, path, body = self.outbox[0]
-            try:
-                answer = await self.http.request(method, path, json=body)
-            except httpx.TransportError as error:
-                self.hour.errors[f"{path}: {type(error).__name__}"] += 1
-                return
-            if answer.status_code >= 500 or answer.status_code == 429:
-                self.hour.errors[f"{path}: {answer.status_code}"] += 1
-                return
-            answer.raise_for_status()
-            self.outbox.pop(0)
-            if path == "/v1/events":
-                self.n_acknowledged += answer.json()["accepted"]
-            elif path == "/v1/items":
-                gone = {item["item_id"] for item in body if not item["available"]}
-                self.forbidden |= {item: time.monotonic() for item in gone - self.forbidden.keys()}
-
-    async def list_of(self, person: int, category: str | None = None) -> tuple[int, dict[str, Any]] | None:
-        """Return a person's list, perhaps on the page of a category; None if the service did not answer."""
-        query = {"k": str(K)} | ({"filter": f'category = "{category}" and stock > 0'} if category else {})
-        begin = time.perf_counter()
-        try:
-            answer = await self.http.get(f"/v1/users/p{person}/recommendations", params=query)
-        except httpx.TransportError as error:
-            self.hour.errors[f"lists: {type(error).__name__}"] += 1
-            return None
-        self.hour.seconds.append(time.perf_counter() - begin)
-        if answer.status_code != 200:
-            self.hour.errors[f"lists: {answer.status_code}"] += 1
-            return None
-        body: dict[str, Any] = answer.json()
-        return person, body
-
-    async def feed(self, items: Sequence[int]) -> None:
-        """Report the properties of items; those that are sold out may be in no list from then on."""
-        await self.send("PUT", "/v1/items", self.world.properties(items))
-
-    async def serve(self, people: Sequence[int]) -> None:
-        """Let people come at the same time: ask for their lists, see them, click and buy."""
-        world, hour = self.world, self.hour
-        p = world.p_click(people)
-        best, by_popularity = world.best(p), world.by_popularity(p, people)
-        category: dict[int, str] = {}
-        if "filter" in self.parts:
-            category = {person: CATEGORIES[world.rng.integers(len(CATEGORIES))] for person in people[::10]}
-        asked = time.monotonic()
-        lists = await _at_once(AT_ONCE, (self.list_of(person, category.get(person)) for person in people))
-        events, impressions = list[dict[str, Any]](), list[dict[str, Any]]()
-        for at, (person, answer) in enumerate(zip(people, lists, strict=True)):
-            group = GROUPS[world.groups[person]]
-            did = world.browse(person, p[at])
-            if answer is not None:
-                body = answer[1]
-                items = [item["item_id"] for item in body["items"]]
-                hour.shown.update(items)
-                rows = [world.rows[item] for item in items]
-                wrong = [item for item in items if self.forbidden.get(item, np.inf) < asked - 1.0]
-                if (name := category.get(person)) is not None:
-                    wrong += [
-                        item for item, row in zip(items, rows, strict=True) if CATEGORIES[world.category[row]] != name
-                    ]
-                visit = world.visit(person, p[at], rows)
-                did += visit.events
-                impressions.append({"user_id": f"p{person}", "items": items, "list_id": body.get("list_id")})
-                shown = hour.sums["everyone"]
-                if name is None:  # the page of a category cannot be compared with the best list of all
-                    hour.add(
-                        group,
-                        served=visit.clicks,
-                        best=float(best[at]),
-                        popular=float(by_popularity[at]),
-                        hits=visit.n_clicked > 0,
-                        clicks=visit.n_clicked,
-                        bought=visit.n_bought,
-                        revenue=visit.revenue,
-                        fallback=body["source"] == "popularity",
-                    )
-                shown["forbidden"] += len(wrong)
-                shown["pinned"] += bool(self.pinned) and items[0] in self.pinned
-            events += [{"user_id": f"p{person}", "item_id": item, "kind": kind} for item, kind in did]
-        now = time.time()
-        sent = [{**event, "time": now + n / 1000} for n, event in enumerate(events)]
-        if impressions and "POST /v1/impressions" in self.parts:
-            await self.send("POST", "/v1/impressions", {"impressions": impressions})
-        if sent:
-            await self.send("POST", "/v1/events", sent)
-        sold_out = np.flatnonzero(world.is_sold & (world.stock <= 0))
-        world.is_sold[sold_out] = False
-        if len(sold_out):
-            await self.feed(sold_out.tolist())
 
 
 class Day:
@@ -254,7 +89,9 @@ class Day:
         print(await self.wait_for_update(3600), flush=True)
 
     async def update(self) -> str | None:
-        """Request an update; return why there is none."""
+        """Request an update; return why there is none. While an experiment runs, no update starts."""
+        if self.experiment is not None:
+            return None
         answer = await self._ask("POST", "/v1/updates")
         if answer is None or answer.status_code >= 500:
             return "no update: the service does not answer"
@@ -298,7 +135,8 @@ class Day:
             hour.notes += [*await self.outcomes(), *filter(None, [await self.update()])]
             hour.report = await self.report()
             print(hour.words(), flush=True)
-        self.hours[-1].notes.append(await self.wait_for_update(120))
+        if self.experiment is None:
+            self.hours[-1].notes.append(await self.wait_for_update(120))
         while shop.outbox:
             await asyncio.sleep(1.0)
             await shop.flush()
@@ -330,8 +168,10 @@ class Day:
         elif moment == (OUTAGE, 0):
             asyncio.get_running_loop().run_in_executor(None, self.outage, self.outage_seconds)
             yield f"the database is away for {self.outage_seconds:.0f} s"
-        elif moment == (EXPERIMENT, 0) and "POST /v1/experiments" in shop.parts:
+        elif moment == (EXPERIMENT, 0) and "PUT /v1/experiment" in shop.parts:
             yield await self.start_experiment()
+        elif step == STEPS - 2 and (words := await self.look_at_experiment()):
+            yield words
         if step == STEPS - 1:
             back = [
                 {"user_id": f"p{person}", "item_id": item, "kind": "return", "time": time.time()}
@@ -349,7 +189,7 @@ class Day:
         shop, world = self.shop, self.shop.world
         people = world.rng.choice(len(world.groups), 200, replace=False)
         holders = defaultdict[str, list[int]](list)
-        for answer in await _at_once(AT_ONCE, (shop.list_of(int(person)) for person in people)):
+        for answer in await at_once(AT_ONCE, (shop.list_of(int(person)) for person in people)):
             for item in answer[1]["items"] if answer else ():
                 holders[item["item_id"]].append(answer[0])
         item, held_by = max(holders.items(), key=lambda pair: len(pair[1]))
@@ -358,7 +198,7 @@ class Day:
         await shop.send("PUT", "/v1/items", [{"item_id": item, "available": False}])
         seconds = time.monotonic() - begin
         await asyncio.sleep(1.0)
-        answers = await _at_once(AT_ONCE, (shop.list_of(person) for person in held_by))
+        answers = await at_once(AT_ONCE, (shop.list_of(person) for person in held_by))
         still = sum(any(each["item_id"] == item for each in answer[1]["items"]) for answer in answers if answer)
         shop.hour.sums["everyone"]["forbidden"] += still
         return f"{item} is recalled in {1000 * seconds:.0f} ms; of {len(held_by)} lists with it {still} are left"
@@ -386,7 +226,28 @@ class Day:
         return f"a partner's key sends {n:,} events of {N_BOTS} users, {n_taken:,} are stored"
 
     async def start_experiment(self) -> str:
-        return "no experiment"
+        """Compare the model in service with the first one of the day: half of the people get each."""
+        answer = await self._ask("GET", "/v1/models?limit=100")
+        models = [row for row in answer.json()["data"] if row["state"] == "promoted"] if answer is not None else []
+        others = [row["id"] for row in models if not row["in_service"]]
+        if not others:
+            return "no experiment: there is one model only"
+        options = {"b": others[-1], "steps": [0.5], "step_hours": 0}
+        started = await self.shop.http.put("/v1/experiment", json=options)
+        if started.status_code != 200:
+            return f"no experiment: {started.json()['detail']}"
+        self.experiment = started.json()
+        a, b = self.experiment["a"], self.experiment["b"]
+        return f"an experiment compares model {a} (A) with that of the morning, {b} (B)"
+
+    async def look_at_experiment(self) -> str | None:
+        """Return what the experiment says now."""
+        if self.experiment is None:
+            return None
+        answer = await self._ask("GET", "/v1/experiment")
+        if answer is not None and answer.status_code == 200:
+            self.experiment = answer.json()
+        return " ".join(self.experiment["sentences"][1:])
 
     async def report(self) -> dict[str, Any]:
         """Return what the service says of itself: the quality that it measured, regret and level of each group."""
@@ -396,17 +257,6 @@ class Day:
             return {}
         last = periods[-1]
         return {"period": last["t"], "evaluation": last["evaluation"], "control": last["control"]}
-
-
-async def _at_once(n: int, calls: Iterator[Awaitable[Any]] | Any) -> list[Any]:
-    """Await calls, so many at once."""
-    free = asyncio.Semaphore(n)
-
-    async def one(call: Awaitable[Any]) -> Any:
-        async with free:
-            return await call
-
-    return await asyncio.gather(*(one(call) for call in calls))
 
 
 @contextmanager
@@ -444,6 +294,7 @@ def configuration(options: argparse.Namespace) -> LiveConfig:
     return LiveConfig(
         group="age",
         groups=list(GROUPS),
+        keep_models=30,
         learning_options={"model": options.model, "target": "least-regret"},
         events=EventKinds(kinds=KINDS, default="view", repeats=()),
         gate=Gate(min_tested_users=50),
