@@ -26,7 +26,17 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine"),
 ]
 
-PAGES = ("/", "/models", f"/models/{model_id(9)}", "/updates", "/lists?user=ann", "/items", "/login", "/models/nobody")
+PAGES = (
+    "/",
+    "/models",
+    f"/models/{model_id(9)}",
+    "/updates",
+    "/lists?user=ann",
+    "/items",
+    "/experiments",
+    "/login",
+    "/models/nobody",
+)
 N_CHARTS = 6
 TAB = ("Tab", 9)
 UNFOLD = "for (const folded of document.querySelectorAll('details')) folded.open = true"

@@ -20,13 +20,13 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Cookies, Response
 from made_up import BEGINS, DAY, METRIC, N_PERIODS, add_model, add_period, add_update, filled, model_id
 from running import Standing
-from sqlalchemy import event
+from sqlalchemy import event, update
 from sqlalchemy.exc import OperationalError
 from starlette.routing import Mount
 
-from fairstream.service import impressions, items, registry
+from fairstream.service import impressions, items, registry, schema
 from fairstream.service.audit import entries
-from fairstream.service.dashboard.reading import Overview, reason_of
+from fairstream.service.dashboard.reading import Overview, latest_experiments, reason_of
 from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.dashboard.web import COOKIE, LASTS
 from fairstream.service.database import now, writing
@@ -46,8 +46,19 @@ Maker = Callable[..., Workspace]
 HOSTILE = "<script>alert('x')</script>&\"'"
 SHORT_HOSTILE = "<img src=x onerror=alert(1)>"
 MODEL = f"/models/{model_id(9)}"
-PRIVATE = ("/", "/models", "/updates", "/lists", "/items", MODEL, f"{MODEL}/audit.html", f"{MODEL}/audit.json")
-BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore")
+PRIVATE = (
+    "/",
+    "/models",
+    "/updates",
+    "/lists",
+    "/items",
+    "/experiments",
+    MODEL,
+    f"{MODEL}/audit.html",
+    f"{MODEL}/audit.json",
+)
+BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore", "/experiments/start")
+BUTTONS += ("/experiments/stop", "/experiments/promote")
 
 
 class Reader(HTMLParser):
@@ -409,6 +420,41 @@ def test_an_item_is_withdrawn_and_restored(shop: Workspace) -> None:
     assert len(items.listed(shop.engine)) == 1
 
 
+def test_an_experiment_is_started_watched_and_ended(shop: Workspace) -> None:
+    admin, page = signed_in(shop, "admin"), "/experiments"
+    assert "There is no other kept model to compare with" in admin.get(page).text
+    with shop.models.new(model_id(10)), shop.models.new(model_id(11)):
+        pass
+    assert f'<option value="{model_id(10)}">' in admin.get(page).text
+    admin.press(f"{page}/start", {"b": model_id(10), "mode": "sideways", "metric": "conversion"})
+    assert "mode" in admin.get(page).text
+    assert experiments_of(shop) == []
+    admin.press(f"{page}/start", {"b": model_id(10), "mode": "split", "metric": "conversion"})
+    [experiment] = experiments_of(shop)
+    assert (experiment.state, experiment.b, experiment.options.metric) == ("running", model_id(10), "conversion")
+    assert "each arm needs 100 people" in admin.get(page).text
+    test = {"difference": -0.012, "interval": [-0.031, 0.007], "sentence": HOSTILE, "breaks_guard": False}
+    looks = {"users": {"A": 1234, "B": 777}, "tests": {"conversion": {**test, "e_value": 1.0, "scale": 1.0}}}
+    with writing(shop.engine) as connection:
+        connection.execute(update(schema.experiments).values(looks=looks))
+    shown = admin.get(page).text
+    for words in ("1,234", "777", "−1.2 %", "from −3.1 % to +0.7 %", "holds", html.escape(HOSTILE).split("&#x27;")[0]):
+        assert words in shown
+    assert 'class="button"' not in shown
+    assert "Start an experiment" not in shown
+    admin.press(f"{page}/stop")
+    assert "It was stopped by my admin." in admin.get(page).text
+    admin.press(f"{page}/promote")
+    current = registry.in_service(shop.engine)
+    assert current is not None
+    assert current.model == model_id(10)
+    assert "Start an experiment" in admin.get(page).text
+
+
+def experiments_of(shop: Workspace) -> list[Any]:
+    return latest_experiments(shop.engine, 10)
+
+
 def test_items_are_found_by_words_and_listed_in_parts(shop: Workspace) -> None:
     objects = [{"item_id": f"i{n:03}", "title": f"Boot <{n}>", "price": n, "available": n % 2 == 0} for n in range(60)]
     objects.append({"item_id": "100%_sock", "title": "Sök"})
@@ -470,7 +516,7 @@ def test_what_is_shown_and_sold_is_told_without_telling_of_one_person(shop: Work
 
 def test_every_picture_has_a_sentence_and_every_page_its_order(shop: Workspace) -> None:
     client = signed_in(shop)
-    for path in ("/", "/models", "/updates", "/lists", "/items", MODEL, "/login", "/models/nobody"):
+    for path in ("/", "/models", "/updates", "/lists", "/items", "/experiments", MODEL, "/login", "/models/nobody"):
         read = Reader(client.get(path).text)
         assert read.headings[0] == 1
         assert read.headings.count(1) == 1

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from fairstream.errors import DataError
-from fairstream.service import items, registry
+from fairstream.service import experiments, items, registry
 from fairstream.service.audit import record
 from fairstream.service.dashboard import web
 from fairstream.service.database import writing
@@ -63,11 +63,33 @@ def buttons(workspace: Workspace, request_update: Callable[[str], Awaitable[obje
 
         return act
 
-    changed = ("promote", "rollback")
+    async def start(_: Request, by: str, form: Mapping[str, str]) -> str:
+        options = experiments.Options(**{name: form.get(name, "") for name in ("b", "mode", "metric")})
+        experiment = await run_in_threadpool(experiments.start, workspace, options, by=by)
+        return f"Experiment {experiment.id} has started."
+
+    async def stop(_: Request, by: str, __: Mapping[str, str]) -> str:
+        experiment = await run_in_threadpool(experiments.stop, workspace, by=by)
+        return f"Experiment {experiment.id} has been stopped."
+
+    async def promote_b(_: Request, by: str, __: Mapping[str, str]) -> str:
+        model_id = await run_in_threadpool(experiments.promote, workspace, by=by)
+        return f"Model {model_id} has been promoted."
+
+    changed, tested = ("promote", "rollback"), ("experiment",)
     return {
         "/updates": Button(start_update, "Run an update now?", "Run an update", ("update",)),
         "/rollback": Button(roll_back, "Put the previous model back into service?", "Roll back", changed),
         "/models/{id}/promote": Button(promote, "Put model {id} into service for everyone?", "Promote", changed),
+        "/experiments/start": Button(
+            start, "Start an experiment with model {b}, decided by {metric}?", "Start", tested, "/experiments"
+        ),
+        "/experiments/stop": Button(
+            stop, "Stop the experiment, and give everyone the model in service?", "Stop", tested, "/experiments"
+        ),
+        "/experiments/promote": Button(
+            promote_b, "Put model B of the experiment into service for everyone?", "Promote B", changed, "/experiments"
+        ),
         "/items/withdraw": Button(
             set_available(False), "Withdraw the item {item} from every list?", "Withdraw", ("item",), "/items"
         ),

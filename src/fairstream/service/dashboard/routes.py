@@ -23,7 +23,7 @@ from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
-from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry
+from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry, latest_experiments
 from fairstream.service.dashboard.shop import chosen_most, result_charts, shown
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
@@ -103,6 +103,7 @@ class Dashboard:
             route("/updates", self._page(self._updates)),
             route("/lists", self._page(self._lists)),
             route("/items", self._page(self._items)),
+            route("/experiments", self._page(self._experiments)),
             *(route(path, self._action(button), "POST") for path, button in changes.items()),
             route("/login", lambda request: self._login(request, to=web.local_path(request.query_params.get("to")))),
             route("/login", self._sign_in, "POST"),
@@ -168,6 +169,15 @@ class Dashboard:
         tops = {"shown": shown(engine), "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
         asked = {"user_id": user_id, "answer": answer, "history": history, "problem": problem, "sells": sells}
         return self._html("lists.html", request, visitor, **asked, **tops)
+
+    def _experiments(self, request: Request, visitor: Visitor) -> Response:
+        engine, kept = self._workspace.engine, self._workspace.models.names()
+        experiment, *earlier = latest_experiments(engine, _PAGE_SIZE) or [None]
+        service = registry.in_service(engine)
+        serving = service and service.model
+        others = [model for model in registry.models(engine) if model.id != serving and model.folder in kept]
+        found = {"experiment": experiment, "earlier": earlier, "serving": serving, "others": others}
+        return self._html("experiments.html", request, visitor, **found)
 
     def _items(self, request: Request, visitor: Visitor) -> Response:
         given, engine = request.query_params, self._workspace.engine
