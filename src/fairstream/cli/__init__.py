@@ -53,6 +53,7 @@ COMMANDS = {
     "recommend": Command("people", SERVICE, "Recommend items to users with the model in service."),
     "promote": Command("workspace_commands", SERVICE, "Put a model into service."),
     "rollback": Command("workspace_commands", SERVICE, "Return to the model that the current one was trained from."),
+    "experiment": Command("experiment", SERVICE, "Compare the model in service with another one on people."),
     "forget": Command("people", SERVICE, "Delete people: their events, attributes and rows in models."),
     "export": Command("people", SERVICE, "Print everything that the workspace stores about a person, as JSON."),
     "audit": Command("workspace_commands", SERVICE, "Verify the audit record and print it."),

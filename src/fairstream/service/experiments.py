@@ -40,7 +40,7 @@ _HOUR = 3_600_000_000
 _METRICS = {"click_through": "clicked", "conversion": "converted"}
 _MIN_USERS_OF_STEP = 100
 _N_GUARDS = 4
-_NONE = "there is no experiment yet; PUT /v1/experiment or `fairstream experiment DIR start` starts one"
+_NONE = "there is no experiment yet; PUT /v1/experiment or `fairstream experiment start` starts one"
 _rows = schema.experiments
 
 

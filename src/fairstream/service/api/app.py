@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from fairstream._version import __version__
-from fairstream.service.api import health, impressions, ingest, items, manage, openapi, recommendations
+from fairstream.service.api import experiments, health, impressions, ingest, items, manage, openapi, recommendations
 from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import answer
 from fairstream.service.api.limits import BodyLimits
@@ -57,7 +57,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
         ],
     )
     app.state.service = service
-    for part in (recommendations, ingest, items, impressions, manage, health):
+    for part in (recommendations, ingest, items, impressions, experiments, manage, health):
         app.include_router(part.router)
     app.router.routes.extend([*openapi.routes(app), *Dashboard(workspace, service).routes()])
     return app
