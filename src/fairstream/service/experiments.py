@@ -32,6 +32,7 @@ from fairstream.service.alerts import alert
 from fairstream.service.audit import record
 from fairstream.service.database import bump, now, reading
 from fairstream.service.records import Record, Time, UnknownIdError
+from fairstream.service.rules import rules_from_json
 from fairstream.service.tally import Totals
 from fairstream.service.workspace import Workspace
 
@@ -221,6 +222,7 @@ def _hash(item: str) -> int:
 
 def start(workspace: Workspace, options: Options, *, by: str) -> Experiment:
     """Start an experiment; a `WorkspaceError` says why it cannot start."""
+    rules_from_json(options.rules or [], workspace.config.items.properties)
     updates.fail_dead(workspace)
     with registry.deciding(workspace.engine) as (connection, current):
         updates.refuse_if_open(connection)

@@ -141,7 +141,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     place = [str(part) for part in first["loc"] if part != "body"]
     is_unknown = first["type"] == "extra_forbidden"
     where = "the body" if not place else "a field" if is_unknown else ".".join(place)
-    return ApiError("invalid", f"{where}: {first['msg'][:200]}")
+    return ApiError("invalid", f"{where}: {first['msg'].removeprefix('Value error, ')[:200]}")
 
 
 async def answer(_: Request, error: Exception) -> Response:
