@@ -20,6 +20,7 @@ from fairstream.errors import DataError
 from fairstream.service import serving
 from fairstream.service.rules import Rules, rules_from_json
 from fairstream.service.serving import Ask, Serving, ServingModel
+from fairstream.service.settings import EventKinds
 from support import make_recommender
 
 N_USERS, N_ITEMS = 30, 200
@@ -51,8 +52,7 @@ def a_shop() -> Catalogue:
 
 def new_serving(model: str, rules: list[dict[str, Any]] | None = None) -> Serving:
     answering = Serving()
-    answering.set_catalogue(a_shop())
-    answering.set_rules(Rules.of(rules_from_json(rules or [], KINDS), KINDS))
+    answering.set_shop(a_shop(), Rules.of(rules_from_json(rules or [], KINDS), KINDS))
     answering.use(ServingModel(fitted(model).state, "m"), "model")
     return answering
 
@@ -101,7 +101,7 @@ def test_items_that_are_withdrawn_and_come_back_leave_and_return(share: float) -
     for _ in range(6):
         is_available = random.random(N_ITEMS) < share
         catalogue = catalogue.updated(ITEMS, is_available.tolist(), PROPERTIES)
-        answering.set_catalogue(catalogue)
+        answering.set_shop(catalogue)
         for k in (5, 150):
             expected = [item for item in full if is_available[int(item[1:])]][:k]
             assert answering.current.recommend("u1", k).items == expected
@@ -112,7 +112,7 @@ def test_switching_an_item_back_and_forth_keeps_the_other_lists() -> None:
     answering.current.recommend("u1", 5)
     for is_available in (False, True, False, True):
         catalogue = catalogue.updated(["i1"], [is_available], PROPERTIES[1:2])
-        answering.set_catalogue(catalogue)
+        answering.set_shop(catalogue)
         assert answering.current.cached_users() == ["u1"]
 
 
@@ -155,9 +155,8 @@ def test_boosts_are_those_of_the_whole_ranking_however_long_the_cached_one_is(
 
 def test_no_rule_brings_back_what_may_not_be_shown() -> None:
     answering = new_serving("item-item", [{"pin": {"items": ["i1", "i2", "i3", "i4", "i5", "i6"]}}])
-    answering.set_catalogue(
-        a_shop().updated(["i1", "i2"], [False, True], [PROPERTIES[1], {**PROPERTIES[2], "price": 100}])
-    )
+    shop = a_shop().updated(["i1", "i2"], [False, True], [PROPERTIES[1], {**PROPERTIES[2], "price": 100}])
+    answering.set_shop(shop, answering._rules)
     answering.stored(pa.table({"user_id": ["newcomer"], "item_id": ["i4"], "time": [5]}))
     answering.avoided = lambda user_id: ["i5"] if user_id == "newcomer" else []
     shown = answering.current.recommend("newcomer", 10, ["i3"], where="price < 50").items
@@ -221,7 +220,7 @@ def test_a_filter_never_returns_what_it_forbids_while_items_change() -> None:
             allowed = [n > 0 and available for n, available in zip(stock, is_available, strict=True)]
             with lock:  # from here on an item may be in a list
                 forbidden_since.update({name: np.inf for name, may in zip(names, allowed, strict=True) if may})
-            answering.set_catalogue(after)
+            answering.set_shop(after)
             catalogue = after
             with lock:  # from here on it may not: the change is acknowledged
                 now = time.monotonic()
@@ -247,3 +246,28 @@ def test_a_filter_never_returns_what_it_forbids_while_items_change() -> None:
         thread.join()
     assert n_answers[0] > 100
     assert problems == []
+
+
+def test_negative_feedback_leaves_the_persons_lists_for_good_and_counts_for_nothing_else() -> None:
+    answering = new_serving("item-item")
+    plain = new_serving("item-item").current.recommend("u1", N_ITEMS)
+    columns = {"user_id": ["u1", "u1"], "item_id": [plain.items[0], plain.items[1]], "time": [10**9, 10**9]}
+    answering.stored(pa.table({**columns, "kind": ["dislike", "nothing known"]}))
+    expected = new_serving("item-item")
+    expected.stored(pa.table({"user_id": ["u1"], "item_id": [plain.items[1]], "time": [10**9]}))
+    rest = expected.current.recommend("u1", 11, [plain.items[0]]).items
+    assert answering.current.recommend("u1", 10).items == rest[:10]
+    assert plain.items[0] in answering.current.recommend("u2", N_ITEMS).items
+    answering.use(ServingModel(fitted("mf").state, "m2"), "model")
+    assert plain.items[0] not in answering.current.recommend("u1", N_ITEMS).items
+    answering.forget(["u1"])
+    assert plain.items[0] in answering.current.recommend("u1", N_ITEMS).items
+
+
+def test_kinds_that_repeat_say_which_items_may_come_back() -> None:
+    answering = Serving(EventKinds(repeats=("purchase",)))
+    answering.use(ServingModel(fitted("item-item").state, "m"), "model")
+    columns = {"user_id": ["new"] * 2, "item_id": ["i1", "i2"], "time": [1, 2], "kind": ["purchase", "view"]}
+    answering.stored(pa.table(columns))
+    items = answering.current.recommend("new", N_ITEMS).items
+    assert ("i1" in items, "i2" in items) == (True, False)

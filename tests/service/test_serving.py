@@ -57,7 +57,7 @@ def new_serving(model: str) -> Serving:
 
 def set_available(answering: Serving, items: dict[str, bool]) -> None:
     """Use a catalogue in which only these items are described."""
-    answering.set_catalogue(Catalogue.of({}).updated(list(items), list(items.values()), [{}] * len(items)))
+    answering.set_shop(Catalogue.of({}).updated(list(items), list(items.values()), [{}] * len(items)))
 
 
 def table(events: list[tuple[str, str]], first_time: int = 1000) -> pa.Table:

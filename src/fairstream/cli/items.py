@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,12 +10,15 @@ import typer
 from fairstream.cli.console import Output
 from fairstream.cli.options import ItemColumn, WorkspaceFolder
 from fairstream.cli.progress import LineProgress
-from fairstream.cli.workspaces import opened
+from fairstream.cli.workspaces import opened, who
 from fairstream.data import Columns
 from fairstream.display import Table
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.service import items as catalogue
+from fairstream.service.incoming import parse_json
 from fairstream.service.items import items_from_file
+from fairstream.service.rules import rules_from_json
+from fairstream.service.rules import store as store_rules
 
 
 def items(
@@ -29,6 +33,10 @@ def items(
     ] = None,
     item_column: ItemColumn = None,
     *,
+    rules: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replace the rules of lists by those of a JSON file.", show_default=False),
+    ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the catalogue, after storing the files.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")] = 20,
     cursor: Annotated[
@@ -41,8 +49,8 @@ def items(
     The columns are item_id, available and the properties that `[items]` of fairstream.toml declares. An empty cell
     removes a property; columns that the file does not have stay as they are.
     """
-    if not files and not show:
-        raise ConfigurationError("give files with items, or --list")
+    if not files and not show and rules is None:
+        raise ConfigurationError("give files with items, --rules FILE, or --list")
     result: dict[str, Any] = {}
     with opened(folder) as workspace:
         n_stored, progress = 0, LineProgress(quiet=output.quiet)
@@ -56,6 +64,11 @@ def items(
         if files:
             output.print(f"{n_stored:,} items were stored")
             result["stored"] = n_stored
+        if rules is not None:
+            wanted = rules_from_json(_read_json(rules), workspace.config.items.properties)
+            store_rules(workspace.engine, wanted, by=who())
+            output.print(f"{len(wanted)} rules shape every list from now on")
+            result["rules"] = len(wanted)
         if show:
             page = catalogue.listed(workspace.engine, None, cursor, limit + 1)
             following = page[limit - 1].item_id if len(page) > limit else None
@@ -65,6 +78,13 @@ def items(
                 output.print(f"There are more: --cursor {following} shows the next page.")
             result |= {"items": [item.model_dump(mode="json") for item in page[:limit]], "next": following}
     output.write(result)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return parse_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _cells(item: catalogue.Item) -> list[str]:

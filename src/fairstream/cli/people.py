@@ -70,7 +70,7 @@ def recommend(
     if not people:
         raise ConfigurationError("give ids of users, or --ids FILE with ids")
     with opened(folder) as workspace:
-        serving = Serving()
+        serving = Serving(workspace.config.events)
         Follower(workspace, EventStore(workspace), serving).poll()
         problem = serving.status().problem
         if at is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from time import sleep
@@ -102,6 +102,12 @@ class EventStore:
         valid = select(func.count()).where(schema.keys.c.scope == "ingest", schema.keys.c.revoked.is_(None))
         with reading(self._engine) as connection:
             return dict(connection.execute(select(open_events)).all()), connection.scalar(valid) or 0
+
+    def pairs_of(self, kinds: Collection[str], until: int) -> list[tuple[str, str]]:
+        """The users and items of all events of some kinds."""
+        these = select(events.c.user_id, events.c.item_id).where(events.c.kind.in_(kinds), events.c.seq <= until)
+        with reading(self._engine) as connection:
+            return [(row.user_id, row.item_id) for row in connection.execute(these)]
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
         """The columns of `_READ` of the events with after < seq <= until, by seq; the first `limit` of them."""

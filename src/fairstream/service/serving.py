@@ -31,6 +31,7 @@ from fairstream.recommender.lists import request_time
 from fairstream.service.lists import MIN_LENGTH, Key, ListCache, RankedList, Source
 from fairstream.service.recent import Floats, RecentEvents, UserEvents
 from fairstream.service.rules import NO_RULES, Rules
+from fairstream.service.settings import EventKinds
 from fairstream.service.shop import Allowed, Shop
 
 ServedBy = Literal["model", "earlier model", "popularity"]
@@ -39,6 +40,7 @@ _EVENTS_AT_ONCE = 1_000
 _LISTS_AT_ONCE = 64
 _FEW = 1 / 16  # of the items: if fewer are allowed, only these are ranked, for this request alone
 _HALF = 0.5  # of the items: if fewer are available, cached lists rank only these
+_TENTH, _MIN_ITEMS = 0.1, 20  # of that many items at least: if fewer are available, something may be wrong
 _DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 _Make = Callable[[int, Rows | None], RankedList]  # a ranking of this length, of these items or all
@@ -272,6 +274,13 @@ class ServingModel:
                     self._lists.clear()
             self._shop = shop
 
+    def shortage(self) -> str | None:
+        """A sentence, if most items are withdrawn: by mistake, or lists will be shorter than they should be."""
+        n, n_items = self._shop.available.n, len(self._shop.rows)
+        if n_items < _MIN_ITEMS or n >= _TENTH * n_items:
+            return None
+        return f"{n_items - n:,} of the {n_items:,} items that the model knows are withdrawn; are they meant to be?"
+
     def refresh_popularity(self) -> None:
         """Count recent events in the popularity that answers users whom the model cannot score."""
         with self._lock:
@@ -501,12 +510,15 @@ class Serving:
     >>> serving.use(ServingModel(popularity_of(events), None), "popularity")
     >>> serving.current.recommend("ann", k=2).items
     ['jam']
-    >>> serving.set_catalogue(Catalogue.of({}).updated(["jam"], [False], [{}]))
+    >>> serving.set_shop(Catalogue.of({}).updated(["jam"], [False], [{}]))
     >>> serving.current.json("carl", Ask(2))
     b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":null}]}'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: EventKinds = EventKinds()) -> None:  # noqa: B008 (it is frozen)
+        self._kinds = kinds
+        self._disliked: dict[str, frozenset[str]] = {}
+        self._shop_problem: str | None = None
         self._current: ServingModel | None = None
         self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
@@ -528,25 +540,48 @@ class Serving:
     def stored(self, events: pa.Table) -> None:
         """Add stored events (user_id, item_id, time) at once; the follower's next poll adds a bulk load."""
         if len(events) <= _BULK:
+            chosen = self.choices(events)
             for model in self._models():
-                model.add(events)
+                model.add(chosen)
 
-    def set_catalogue(self, catalogue: Catalogue) -> None:
-        """Use another catalogue: withdrawn items leave every list at once."""
-        self._set_shop(catalogue, self._rules)
+    def choices(self, events: pa.Table) -> pa.Table:
+        """Note negative feedback; return the other events that count, and which of their items may come back."""
+        if "kind" not in events.column_names:
+            return events
+        kinds, weight = events["kind"].to_pylist(), self._kinds.kinds
+        counts = [weight.get(kind, 1.0) for kind in kinds]  # 1: a kind that is not configured any more
+        if min(counts, default=1.0) <= 0:
+            columns = (events["user_id"].to_pylist(), events["item_id"].to_pylist())
+            self.dislike((user, item) for user, item, n in zip(*columns, counts, strict=True) if n < 0)
+        if self._kinds.repeats:
+            events = events.append_column("returns", pa.array([kind in self._kinds.repeats for kind in kinds]))
+        return events.filter(pa.array([n > 0 for n in counts])) if min(counts, default=1.0) <= 0 else events
 
-    def set_rules(self, rules: Rules) -> None:
-        """Shape every list from now on by other rules."""
-        self._set_shop(self._catalogue, rules)
-
-    def _set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
+    def dislike(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Leave items out of all lists of a user from now on."""
         with self._lock:
-            self._catalogue, self._rules = catalogue, rules
+            for user, item in pairs:
+                self._disliked[user] = self._disliked.get(user, frozenset()) | {item}
+
+    def dislikers(self) -> list[str]:
+        with self._lock:
+            return list(self._disliked)
+
+    def forget_dislikes(self, user_ids: Iterable[str]) -> None:
+        with self._lock:
+            for user in user_ids:
+                self._disliked.pop(user, None)
+
+    def set_shop(self, catalogue: Catalogue, rules: Rules = NO_RULES, problem: str | None = None) -> None:
+        """Use another catalogue and other rules; `problem` says what is wrong with them."""
+        with self._lock:
+            self._catalogue, self._rules, self._shop_problem = catalogue, rules, problem
             for model in self._models():
                 model.set_shop(catalogue, rules)
 
     def forget(self, user_ids: Iterable[str]) -> None:
         user_ids = list(user_ids)
+        self.forget_dislikes(user_ids)
         for model in self._models():
             model.forget(user_ids)
 
@@ -568,10 +603,12 @@ class Serving:
         current = self._current
         model = None if current is None else current.id
         problem = self._problem or self.stale_reason if current is not None else self.stale_reason or self._problem
+        problem = problem or self._shop_problem or (None if current is None else current.shortage())
         return ServingStatus(model, self._served_by, problem, self.events_behind, current is not None)
 
     def _left_out(self, user_id: str) -> Collection[str]:
-        return self.avoided(user_id)
+        disliked, avoided = self._disliked.get(user_id, ()), self.avoided(user_id)
+        return (*disliked, *avoided) if avoided else disliked
 
     def _models(self) -> list[ServingModel]:
         return [model for model in (self._current, self._next) if model is not None]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from fairstream.errors import CheckpointError, FairstreamError, WorkspaceError
+from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import reachable
@@ -18,6 +18,8 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
 from fairstream.service.recent import MAX_EVENTS
+from fairstream.service.rules import NO_RULES, Rules
+from fairstream.service.rules import stored as stored_rules
 from fairstream.service.serving import Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
 
@@ -48,6 +50,7 @@ class _Snapshot(NamedTuple):
 
     in_service: _InService | None
     items: int  # the versions in `changes`
+    rules: int
     forgotten: int
     last_seq: int
 
@@ -61,9 +64,11 @@ class Follower:
         self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
         self._retry_at = 0.0
         self._last_seq = 0  # the last event that the serving model has
-        self._items = self._forgotten = -1
+        self._items = self._rules = self._forgotten = -1
         self._catalogue = CatalogueReader(workspace.engine, workspace.config.items.properties)
         self._max_lists, self._applying = workspace.config.limits.cached_lists, Lock()
+        self._negative_kinds = [kind for kind, weight in workspace.config.events.kinds.items() if weight < 0]
+        self._has_dislikes = not self._negative_kinds
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
 
@@ -84,6 +89,9 @@ class Follower:
         with reachable(self._workspace.engine):
             snapshot = self._read_snapshot()
             self._follow_items(snapshot)
+            if not self._has_dislikes:
+                self._serving.dislike(self._store.pairs_of(self._negative_kinds, snapshot.last_seq))
+                self._has_dislikes = True
             must_load = self._must_load(snapshot)
             # Update the present model first: it keeps answering if the next one cannot be loaded.
             wanted = self._new_requests(snapshot) if self._forgotten != snapshot.forgotten else set()
@@ -112,6 +120,7 @@ class Follower:
         query = select(
             current,
             version("items"),
+            version("rules"),
             version("forgotten"),
             select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
@@ -122,14 +131,19 @@ class Follower:
         return _Snapshot(in_service, *row[5:])
 
     def follow_items(self) -> None:
-        """Apply all changes of items that are committed; any thread may call it."""
-        with self._applying:  # a later catalogue must not be replaced by an earlier one
-            self._serving.set_catalogue(self._catalogue.catch_up())
+        """Apply all changes of items and rules that are committed; any thread may call it."""
+        with self._applying:  # later items must not be replaced by earlier ones
+            catalogue, problem = self._catalogue.catch_up(), None
+            try:
+                rules = Rules.of(stored_rules(self._workspace.engine), catalogue.kinds)
+            except DataError as error:  # they name a property that the configuration does not declare any more
+                rules, problem = NO_RULES, f"the rules of lists do not apply: {error}"
+            self._serving.set_shop(catalogue, rules, problem)
 
     def _follow_items(self, snapshot: _Snapshot) -> None:
-        if self._items != snapshot.items:
+        if (self._items, self._rules) != (snapshot.items, snapshot.rules):
             self.follow_items()
-            self._items = snapshot.items
+            self._items, self._rules = snapshot.items, snapshot.rules
 
     def _must_load(self, snapshot: _Snapshot) -> bool:
         status = self._serving.status()
@@ -197,7 +211,7 @@ class Follower:
         begin = time.monotonic()
         events = self._store.read(max(0, snapshot.last_seq - _EVENTS_OF_POPULARITY), snapshot.last_seq)
         self._last_seq = snapshot.last_seq
-        model = ServingModel(popularity_of(events), None, cached_lists=self._max_lists)
+        model = ServingModel(popularity_of(self._serving.choices(events)), None, cached_lists=self._max_lists)
         self._serving.use(model, "popularity", problem)
         self._delay_refresh(begin)
 
@@ -208,7 +222,7 @@ class Follower:
             until = min(end, self._last_seq + _EVENTS_AT_ONCE)
             events = self._store.read(self._last_seq, until)
             if events.num_rows:
-                model.add(events)
+                model.add(self._serving.choices(events))
             self._last_seq = until
             self._serving.events_behind = end - until
             if until < end:  # withdrawn items do not wait for the rest
@@ -227,9 +241,11 @@ class Follower:
 
     def _forget(self, model: ServingModel, wanted: set[str]) -> None:
         if wanted:
-            users = list(model.users())
+            users = list({*model.users(), *self._serving.dislikers()})
             pairs = zip(digests(self._workspace.secret, users), users, strict=True)
-            model.forget([user for digest, user in pairs if digest in wanted])
+            forgotten = [user for digest, user in pairs if digest in wanted]
+            model.forget(forgotten)
+            self._serving.forget_dislikes(forgotten)
 
 
 def _sentence(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""PUT and GET /v1/items: the catalogue."""
+"""The catalogue at /v1/items, and the rules of lists at /v1/rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from fairstream.service import items
-from fairstream.service.api.auth import Ingester, Reader
+from fairstream.service import items, rules
+from fairstream.service.api.auth import Admin, Ingester, Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.ingest import BODY, content_type
 from fairstream.service.api.schemas import JSON, Cursor, ItemChange, Limit, Page, Text, body_of
@@ -55,3 +55,28 @@ def list_items(
 def get_item(service: RunningService, _: Reader, item_id: Text) -> items.Item:
     """Show an item with its properties."""
     return items.item(service.workspace.engine, item_id)
+
+
+@router.get("/v1/rules", operation_id="get_rules", response_model_exclude_none=True, responses=problems())
+def get_rules(service: RunningService, _: Reader) -> list[rules.Rule]:
+    """Show the rules that shape every list."""
+    return rules.stored(service.workspace.engine)
+
+
+@router.put(
+    "/v1/rules",
+    operation_id="put_rules",
+    response_model_exclude_none=True,
+    responses=problems("invalid", "body_too_large"),
+)
+def put_rules(service: RunningService, key: Admin, wanted: list[rules.Rule]) -> list[rules.Rule]:
+    """Replace all rules.
+
+    They apply to every list after ranking: first boosts, then limits, then pins. No rule brings back what is withdrawn,
+    filtered or excluded, or what the person has had.
+    """
+    workspace = service.workspace
+    rules.Rules.of(wanted, workspace.config.items.properties)
+    rules.store(workspace.engine, wanted, by=key.name)
+    service.follower.follow_items()
+    return wanted
