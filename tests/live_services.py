@@ -93,6 +93,7 @@ class Keys:
     ingest: dict[str, str]
     attributes: dict[str, str]
     read: dict[str, str]
+    history: dict[str, str]
     admin: dict[str, str]
 
 

@@ -416,7 +416,7 @@ def test_without_a_model_what_is_popular_answers_and_without_events_nothing() ->
     answering = Serving()
     assert not answering.status().ready
     answering.use(ServingModel(popularity_of(table([("a", "x")]).slice(1)), None), "popularity")
-    assert answering.current.recommend("a", 5) == ([], [], "popularity", None)
+    assert answering.current.recommend("a", 5) == Answer([], [], "popularity", None)
     # Somebody who has the same item again and again does not make it popular.
     events = [*([("a", "x")] * 50), *((f"u{n}", "y") for n in range(20)), ("a", "y"), ("b", "z")]
     answering.use(ServingModel(popularity_of(table(events)), None), "popularity", "there is no model yet")

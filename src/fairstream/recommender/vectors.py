@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import torch
+from scipy import sparse
 
 from fairstream.data import Rows
 from fairstream.errors import CheckpointError, ConfigurationError
@@ -23,23 +24,31 @@ _USERS_AT_ONCE = 4096
 _SCORES_AT_ONCE = 1 << 20
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Similarities = np.ndarray[Any, np.dtype[np.floating[Any]]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
-    """The k items most similar to each of the known items among `ids`, without the item itself."""
+def similar_items(state: State, ids: pa.Array, k: int, *, min_shared: int = 1, allowed: Rows | None = None) -> pa.Table:
+    """The k items most similar to each of the known items among `ids`, without the item itself.
+
+    A model without vectors compares the users of two items; they count if at least `min_shared` are the same. With
+    `allowed`, only these item rows are compared.
+    """
     ids = ids if len(ids) else state.item_ids.ids[:0]
     rows = state.item_ids.lookup(ids)
     is_known = rows >= 0
     items = rows[is_known]
-    both = _vectors(state, np.arange(min(1, state.history.n_users)))
-    if both is None:
-        source, compare, n_items = "histories", _shared_users(state), len(state.item_ids)
+    vectors = _item_vectors(state)
+    if vectors is None:
+        source, compare, n_items = "histories", _shared_users(state, items, min_shared), len(state.item_ids)
     else:
-        source, compare, n_items = "vectors", _cosines(both[1], state.contexts.items), len(both[1])
+        source, compare, n_items = "vectors", _cosines(vectors, state.contexts.items), len(vectors)
+    is_left_out = np.full(n_items, allowed is not None)
+    is_left_out[[] if allowed is None else allowed] = False
     at_once = max(1, _SCORES_AT_ONCE // max(1, n_items))
     blocks = [items[start : start + at_once] for start in range(0, max(1, len(items)), at_once)]
     best, scores = (
-        np.concatenate(parts) for parts in zip(*(_best(compare(rows), rows, k) for rows in blocks), strict=True)
+        np.concatenate(parts)
+        for parts in zip(*(_best(compare(rows), rows, k, is_left_out) for rows in blocks), strict=True)
     )
     row, rank = np.nonzero(np.isfinite(scores))
     return pa.table(
@@ -51,6 +60,31 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
             "source": pa.array([source] * len(row), pa.string()),
         }
     )
+
+
+def similarities(state: State, items: Rows, others: Rows, *, min_shared: int = 1) -> Similarities:
+    """(A,) and (B,) item rows → (A, B) their similarities, as `similar_items` computes them; −∞: none."""
+    vectors = _item_vectors(state)
+    if vectors is not None:
+        both = np.concatenate([items, others])
+        is_trained = None if state.contexts.items is None else np.flatnonzero(np.isin(both, state.contexts.items))
+        compare = _cosines(vectors[both], is_trained)
+        return compare(np.arange(len(items)))[:, len(items) :]
+    seen = state.history.pairs
+    is_wanted = np.zeros(len(state.item_ids), np.bool_)
+    is_wanted[items] = is_wanted[others] = True
+    keys = seen.keys[is_wanted[seen.items]]
+    pairs = keys >> 32, keys & ((1 << 32) - 1)
+    matrix = sparse.csc_array((np.ones(len(keys)), pairs), shape=(int(pairs[0].max(initial=-1)) + 1, len(is_wanted)))
+    shared = (matrix[:, items].T @ matrix[:, others]).toarray()
+    n_users = np.diff(matrix.indptr)
+    cosines = shared / np.sqrt(np.maximum(n_users[items, None] * n_users[others].astype(np.float64), 1))
+    return np.where((shared >= min_shared) & (items[:, None] != others), cosines, -np.inf)
+
+
+def _item_vectors(state: State) -> Floats | None:
+    both = _vectors(state, np.arange(min(1, state.history.n_users)))
+    return None if both is None else both[1]
 
 
 def write_vectors(folder: Path, state: State, model: str) -> None:
@@ -95,39 +129,55 @@ def _vectors(state: State, users: Rows, task: Task = "event") -> list[Floats] | 
     return both and [part.detach().float().cpu().numpy() for part in both]
 
 
-def _best(similarity: Similarities, items: Rows, k: int) -> tuple[Rows, Similarities]:
+def _best(similarity: Similarities, items: Rows, k: int, is_left_out: Mask) -> tuple[Rows, Similarities]:
     """(A, n_items) → the k other items most similar to each, and their similarities: (A, k) each."""
     similarity[np.arange(len(items)), items] = -np.inf
-    best = np.argsort(-similarity, axis=1, kind="stable")[:, :k].copy()  # a view would keep the whole block
-    return best, np.take_along_axis(similarity, best, axis=1)
+    similarity[:, is_left_out] = -np.inf
+    n = similarity.shape[1]
+    if k < n // 8:  # sort only what may be among them: all that is not worse than the k-th
+        bound = np.partition(similarity, n - k, axis=1)[:, n - k]
+        columns = np.flatnonzero((similarity >= bound[:, None]).any(axis=0))
+    else:
+        columns = np.arange(n)
+    part = similarity[:, columns]
+    order = np.argsort(-part, axis=1, kind="stable")[:, :k].copy()  # a view would keep the whole block
+    return columns[order], np.take_along_axis(part, order, axis=1)
 
 
 def _cosines(vectors: Floats, trained: Rows | None) -> Callable[[Rows], Similarities]:
     """Items (A,) → (A, n_items) the cosines of their vectors with those of all items; −∞ for untrained items."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    is_trained = np.full(len(unit), trained is None)
+    lengths = np.maximum(np.sqrt(np.einsum("id,id->i", vectors, vectors)), 1e-12)  # no copy of all vectors
+    is_trained = np.full(len(vectors), trained is None)
     if trained is not None:
         is_trained[trained] = True
 
     def compare(items: Rows) -> Similarities:
-        return np.where(is_trained[items, None] & is_trained, unit[items] @ unit.T, -np.inf)
+        cosines = (vectors[items] / lengths[items, None]) @ vectors.T / lengths
+        return np.where(is_trained[items, None] & is_trained, cosines, -np.inf)
 
     return compare
 
 
-def _shared_users(state: State) -> Callable[[Rows], Similarities]:
-    """Items (A,) → (A, n_items) the cosines of their sets of users; −∞ for items without a common user."""
+def _shared_users(state: State, items: Rows, min_shared: int) -> Callable[[Rows], Similarities]:
+    """Some of these items (A,) → (A, n_items) the cosines of their sets of users; −∞ for too few common users."""
     n_items, seen = state.history.n_items, state.history.pairs
-    n_users = np.bincount(seen.items, minlength=n_items).astype(np.float64)
-    by_item, ends = seen.users[np.argsort(seen.items, kind="stable")], np.cumsum(n_users, dtype=np.int64)
+    of_pairs = seen.items
+    n_users = np.bincount(of_pairs, minlength=n_items).astype(np.float64)
+    is_wanted = np.zeros(len(state.item_ids), np.bool_)
+    is_wanted[items] = True
+    wanted = is_wanted[of_pairs]
+    users, of_wanted = seen.users[wanted], of_pairs[wanted]
+    order = np.argsort(of_wanted, kind="stable")
+    users, of_wanted = users[order], of_wanted[order]
 
     def compare(items: Rows) -> Similarities:
         similarity = np.full((len(items), len(state.item_ids)), -np.inf)
         for place, item in enumerate(items):
-            _, of_both = seen.lists(by_item[ends[item] - int(n_users[item]) : ends[item]])
+            start, end = np.searchsorted(of_wanted, [item, item + 1])
+            _, of_both = seen.lists(users[start:end])
             shared = np.bincount(of_both, minlength=n_items)
             cosines = shared / np.sqrt(np.maximum(n_users[item] * n_users, 1))
-            similarity[place, :n_items] = np.where(shared > 0, cosines, -np.inf)
+            similarity[place, :n_items] = np.where(shared >= min_shared, cosines, -np.inf)
         return similarity
 
     return compare

@@ -13,7 +13,8 @@ from fairstream.service.audit import record
 from fairstream.service.database import now, reading, writing
 from fairstream.service.schema import keys
 
-SCOPES = ("ingest", "attributes", "read", "admin")  # admin may do everything; read cannot ingest and ingest cannot read
+SCOPES = ("ingest", "attributes", "read", "history", "admin")
+"""`history` may read what `read` may, and lists that show what somebody has had; `admin` may do everything."""
 _PREFIX, _MAX_NAME = "fs_", 64
 
 

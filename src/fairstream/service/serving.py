@@ -30,9 +30,11 @@ from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
 from fairstream.service.lists import MIN_LENGTH, Key, ListCache, RankedList, Source
 from fairstream.service.recent import Floats, RecentEvents, UserEvents
+from fairstream.service.records import UnknownIdError
 from fairstream.service.rules import NO_RULES, Rules
 from fairstream.service.settings import EventKinds
 from fairstream.service.shop import Allowed, Shop
+from fairstream.service.similar import ItemLists
 
 ServedBy = Literal["model", "earlier model", "popularity"]
 _BULK = 5_000  # larger batches reach the lists with the follower's next poll
@@ -58,6 +60,7 @@ class Ask(NamedTuple):
     where: str = ""  # a filter of the items
     exclude: Collection[str] = ()
     only: Collection[str] | None = None
+    explain: bool = False  # whether to add the item of the history that is most similar to each
 
 
 class Answer(NamedTuple):
@@ -67,6 +70,7 @@ class Answer(NamedTuple):
     scores: list[float | None]  # None in lists by popularity: they would show how much the level moves an item
     source: Source  # popularity, where the model cannot score the user
     model: str | None  # the model in memory; None: popularity answers everybody
+    because: list[str | None] | None = None  # the item of the history that is most similar to each
 
 
 class ServingStatus(NamedTuple):
@@ -113,6 +117,7 @@ class ServingModel:
         self._shop = Shop.of(state.item_ids, state.history.n_items)
         self._base: Rows | None = None  # the items that cached lists rank; None: all
         self._names: dict[int, str] = {}
+        self._of_items = ItemLists(self._state)
         self._lists = ListCache(cached_lists)
         self._lock = Lock()
 
@@ -136,6 +141,8 @@ class ServingModel:
         exclude: Collection[str] = (),
         only: Collection[str] | None = None,
         where: str = "",
+        *,
+        explain: bool = False,
     ) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
         shop, ask = self._shop, Ask(k, where, exclude, only)
@@ -148,30 +155,51 @@ class ServingModel:
 
         allowed = self._allowed(shop, ask, ())
         ranked, places = self._search(shop, k, allowed, None, make)
-        return self._shown(shop, ask, ranked, places, lambda item: item not in items)
+        answer = self._shown(shop, ask, ranked, places, lambda item: item not in items)
+        return self._explained(rows, answer) if explain else answer
+
+    def similar(self, item_id: str, k: int, where: str = "") -> Answer:
+        """Return the available items most similar to one; raise `UnknownIdError` if the model does not know it."""
+        row = self._state.item_ids.row_of(item_id)
+        if row < 0:
+            raise UnknownIdError("the model does not know this item yet")
+        allowed, change = self._rows_passing(where)
+        rows, scores = self._of_items.similar(row, k, allowed, change)
+        return Answer([self._name(each) for each in rows], [*scores], "model", self.id)
+
+    def popular(self, k: int, where: str = "") -> Answer:
+        """Return the available items with the most events of late."""
+        rows = self._of_items.popular(self._fallback, k, self._rows_passing(where)[0])
+        return Answer([self._name(row) for row in rows], [None] * len(rows), "popularity", self.id)
+
+    def _rows_passing(self, where: str) -> tuple[Rows | None, object]:
+        """The rows of the items that pass a filter, None if all do; and what tells them from those of before."""
+        shop = self._shop
+        allowed = shop.passing(where)
+        return (None if allowed.n == len(allowed.mask) else allowed.rows()), (shop.serial if not where else object())
 
     def json(self, user_id: str, ask: Ask) -> bytes:
         """Return a list as JSON."""
-        return self.cached_json(user_id, ask) or _with_user(user_id, _written(self._find(user_id, ask)))
+        return self.cached_json(user_id, ask) or with_user(user_id, written(self._find(user_id, ask)))
 
     def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
         """The same from a cached ranking and a cached filter; None if that takes more work."""
         ranked, shop = self._cached(self._key(user_id)), self._shop
-        if ranked is None or ask.only is not None or not shop.has_cached(ask.where):
+        if ranked is None or ask.only is not None or ask.explain or not shop.has_cached(ask.where):
             return None
         left_out, wanted = self.left_out(user_id), (ask.k, shop.serial)
         is_plain = not (ask.where or ask.exclude or left_out)
         if is_plain and ranked.written is not None and ranked.written[0] == wanted:
-            return _with_user(user_id, ranked.written[1])
+            return with_user(user_id, ranked.written[1])
         allowed = self._allowed(shop, ask, left_out)
         places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
         if places is None:
             return None
         may_have = partial(self._may_have, user_id, left_out)
-        written = _written(self._shown(shop, ask, ranked, places, may_have))
+        body = written(self._shown(shop, ask, ranked, places, may_have))
         if is_plain:
-            ranked.written = wanted, written
-        return _with_user(user_id, written)
+            ranked.written = wanted, body
+        return with_user(user_id, body)
 
     def make_lists(self, user_ids: Iterable[str], k: int) -> None:
         """Compute the missing lists of these users, many at once: one list costs little more than its calls."""
@@ -307,7 +335,20 @@ class ServingModel:
 
         allowed = self._allowed(shop, ask, left_out)
         ranked, places = self._search(shop, ask.k, allowed, self._cached(self._key(user_id)), make)
-        return self._shown(shop, ask, ranked, places, partial(self._may_have, user_id, left_out))
+        answer = self._shown(shop, ask, ranked, places, partial(self._may_have, user_id, left_out))
+        return self._explained(self._had(user_id), answer) if ask.explain else answer
+
+    def _had(self, user_id: str) -> Rows:
+        """The items that a user has had, in order if the model reads it."""
+        with self._lock:
+            [recent] = self._recent.of([user_id])
+        row = self._row(user_id)
+        known = [] if row == self._stranger else self._known(np.array([row]))
+        return np.concatenate([*(events.items for events in known), recent.items])
+
+    def _explained(self, had: Rows, answer: Answer) -> Answer:
+        because = self._of_items.because(had, self._shop.rows_of(answer.items))
+        return answer._replace(because=[None if row is None else self._name(row) for row in because])
 
     def _allowed(self, shop: Shop, ask: Ask, left_out: Collection[str]) -> Allowed:
         allowed = shop.passing(ask.where)
@@ -464,18 +505,21 @@ class ServingModel:
         return name
 
 
-def _written(answer: Answer) -> bytes:
-    """An answer without its user; nine digits distinguish any two scores."""
-    pairs = ",".join(
-        f'{{"item_id":{quoted(item)},"score":{"null" if score is None else f"{score:.9g}"}}}'
-        for item, score in zip(answer.items, answer.scores, strict=True)
-    )
+def written(answer: Answer) -> bytes:
+    """The JSON of a list without its user; nine digits distinguish any two scores."""
+    scores = ("null" if score is None else f"{score:.9g}" for score in answer.scores)
+    parts = [f'"item_id":{quoted(item)},"score":{score}' for item, score in zip(answer.items, scores, strict=True)]
+    if answer.because is not None:
+        reasons = ("null" if item is None else quoted(item) for item in answer.because)
+        parts = [f'{part},"because":{reason}' for part, reason in zip(parts, reasons, strict=True)]
+    pairs = ",".join(f"{{{part}}}" for part in parts)
     model = "null" if answer.model is None else quoted(answer.model)
     return f'"model":{model},"source":"{answer.source}","items":[{pairs}]}}'.encode()
 
 
-def _with_user(user_id: str, written: bytes) -> bytes:
-    return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written)
+def with_user(user_id: str | None, answer: bytes) -> bytes:
+    """Return the JSON of a list: the answer, and whom it is for."""
+    return b'{"user_id":%b,%b' % (("null" if user_id is None else quoted(user_id)).encode(), answer)
 
 
 def popularity_of(events: pa.Table) -> State:

@@ -33,7 +33,7 @@ def over_http(client: Running) -> Reader:
         *, users: Sequence[str] | None = None, histories: Sequence[Sequence[str]] | None = None, only: list[str]
     ) -> list[Mapping[str, float]]:
         question = {"users": users, "histories": histories, "only": only, "k": len(only)}
-        answer = client.post("/v1/recommendations", json=question, headers=client.keys.read)
+        answer = client.post("/v1/recommendations", json=question, headers=client.keys.history)
         assert answer.status_code == 200, answer.text
         return [_scores(each) for each in answer.json()["answers"]]
 

@@ -54,6 +54,8 @@ def operations() -> list[tuple[str, str]]:
         ("get", "/v1/items"),
         ("get", "/v1/users/{user_id}/recommendations"),
         ("post", "/v1/recommendations"),
+        ("get", "/v1/items/popular"),
+        ("get", "/v1/items/{item_id}/similar"),
         ("get", "/v1/periods"),
         ("get", "/v1/updates"),
         ("get", "/v1/updates/{update_id}"),

@@ -20,6 +20,8 @@ from fairstream.service.api.errors import ApiError, error_from
 from fairstream.service.api.limits import Bucket
 from fairstream.service.schema import keys
 
+READ_SCOPES, HISTORY_SCOPES = ("read", "history", "admin"), ("history", "admin")
+_MAY: dict[str, tuple[str, ...]] = {"read": READ_SCOPES}
 KEY = "fairstream.key"  # the place of a request's key in its ASGI scope
 POLL_SECONDS = 1.0  # how long a revoked key may still be used while the database can be reached
 _STALE_SECONDS = 0.2  # the age of the keys from which on the database is asked for an unknown one
@@ -125,7 +127,7 @@ async def authorize(
 ) -> CachedKey:
     """Return the key of a request if it has the scope that the route requires; `admin` may do everything."""
     key: CachedKey = request.scope[KEY]
-    if key.scope not in (*required.scopes, "admin"):
+    if key.scope not in _MAY.get(required.scopes[0], required.scopes) and key.scope != "admin":
         raise ApiError("missing_scope", f"This API key lacks the scope {required.scopes[0]!r}.")
     return key
 

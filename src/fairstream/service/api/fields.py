@@ -7,6 +7,7 @@ from typing import Any
 ABOUT: dict[str, tuple[str, Any]] = {
     "about": ("Configuration, hash of the data, versions and sizes.", {"n_users": 48_210, "n_items": 3_702}),
     "available": ("Whether the item may be recommended.", True),
+    "because": ("With `explain`: the item that the person has had and that is most similar to this one.", "aliens"),
     "body": ("What was decided, as JSON.", {"model": "m00012", "by": "ann"}),
     "changed": ("When the item was last changed.", "2026-11-16T09:30:00Z"),
     "closed": ("When the update closed the period.", "2026-11-16T04:00:00Z"),
@@ -19,6 +20,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "exclude": ("Items that must not be in the list.", ["alien"]),
     "evaluation": ("Quality of the model in service, before it learned the period.", None),
     "filter": ("A condition on the properties of items.", 'category = "shoes" and price < 50 and stock > 0'),
+    "explain": ("Whether to say why: `because` for each item.", True),
     "finished": ("When it ended; null before.", "2026-11-16T04:03:40Z"),
     "forgotten": ("Of people who were forgotten and have done nothing since: not stored. For admin keys alone.", 0),
     "first_seq": ("Number of the period's first event.", 110_001),

@@ -18,7 +18,8 @@ from starlette.routing import BaseRoute
 
 from fairstream.service.api.errors import CODES
 from fairstream.service.api.fields import ABOUT
-from fairstream.service.api.schemas import JSON, JSON_LINES, READ_BY_COLUMN, REF
+from fairstream.service.api.recommendations import Question
+from fairstream.service.api.schemas import JSON, JSON_LINES, REF, EventBatch, ItemChange, UserGroup
 from fairstream.service.dashboard.web import PageRoute, html, render, root_of
 
 Schema = dict[str, Any]
@@ -61,7 +62,11 @@ def schema_of(app: FastAPI) -> Schema:
     """Return the schema of an application's API routes."""
     schema = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     schemas: dict[str, Schema] = schema["components"]["schemas"]
-    more = models_json_schema([(model, "validation") for model in READ_BY_COLUMN], ref_template=f"{REF}{{model}}")
+    # Bodies that threads parse, or that are read column by column.
+    more = models_json_schema(
+        [(model, "validation") for model in (EventBatch, ItemChange, Question, UserGroup)],
+        ref_template=f"{REF}{{model}}",
+    )
     schemas.update(more[1].get("$defs", {}))
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

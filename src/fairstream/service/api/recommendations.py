@@ -1,27 +1,33 @@
-"""GET /v1/users/{user_id}/recommendations and POST /v1/recommendations."""
+"""Lists: for a user, for many users or sessions, of similar items, and of popular ones."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import re
+import secrets
+from itertools import count
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from starlette.types import Receive, Scope, Send
 
 from fairstream.data.filters import MAX_CHARACTERS
-from fairstream.service.api.auth import KEY, Reader
+from fairstream.service.api.auth import HISTORY_SCOPES, KEY, READ_SCOPES, CachedKey, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Body, Count, Id, Reply, UserId
+from fairstream.service.api.schemas import JSON, REF, Body, Count, Id, Reply, Text, UserId
 from fairstream.service.api.service import RunningService, Service
-from fairstream.service.incoming import MAX_LENGTH
-from fairstream.service.serving import Answer, Ask
+from fairstream.service.incoming import MAX_LENGTH, parse_json
+from fairstream.service.serving import Answer, Ask, with_user, written
 
 _DEFAULT_K = 20
+K = Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")]
+Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS)]
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
+_PROCESS, _numbers = secrets.token_hex(4).encode(), count(1)
 _ERRORS = ("invalid", "invalid_filter", "not_ready", "model_failed")
 router = APIRouter(tags=["recommend"])
 
@@ -31,13 +37,15 @@ class RecommendedItem(Reply):
 
     item_id: str
     score: float | None
+    because: str | None = None
 
 
 class Recommendations(Reply):
     """The best items, best first."""
 
+    list_id: str
     user_id: str | None
-    """Id of the person; null for an anonymous session."""
+    """Id of the person; null for a session and for lists that are nobody's."""
     model: str | None
     source: Literal["model", "popularity"] = Field(examples=["model"])
     """Popularity, if the model cannot score the person."""
@@ -66,12 +74,16 @@ class Question(Body):
     exclude: list[Id] = Field([])
     only: list[Id] | None = None
     filter: str = Field("", max_length=MAX_CHARACTERS)
+    explain: bool = False
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
         if (self.users is None) == (self.histories is None):
             raise ValueError('give either "users" or "histories"')
         return self
+
+
+QUESTION_BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"{REF}Question"}}}}}
 
 
 class ListRoute(APIRoute):
@@ -83,7 +95,7 @@ class ListRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
         user_id, query = scope["path_params"]["user_id"], _PLAIN_K.fullmatch(scope["query_string"])
-        may_read = scope["method"] == "GET" and scope[KEY].scope in ("read", "admin")
+        may_read = scope["method"] == "GET" and scope[KEY].scope in READ_SCOPES
         k = _DEFAULT_K if query is None or query[1] is None else int(query[1])
         if query and may_read and 1 <= len(user_id) <= MAX_LENGTH and 1 <= k <= service.limits.max_k:
             await (await _list(service, user_id, Ask(k)))(scope, receive, send)
@@ -94,20 +106,31 @@ class ListRoute(APIRoute):
 async def _list(service: Service, user_id: str, ask: Ask) -> Response:
     body = await service.lists.json(user_id, ask)
     service.metrics.lists.labels("popularity" if _POPULARITY in body else "model").inc()
-    return Response(body, media_type="application/json")
+    return Response(_with_id(body), media_type="application/json")
+
+
+def _with_id(body: bytes) -> bytes:
+    """Add an id to a list, which costs less than making any other answer of the cached bytes."""
+    return b'{"list_id":"%b-%x",%b' % (_PROCESS, next(_numbers), body[1:])
 
 
 async def recommend(
     service: RunningService,
-    _: Reader,
+    key: Reader,
     user_id: UserId,
-    k: Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")] = None,
+    k: K = None,
     exclude: Annotated[list[str], Query()] = [],  # noqa: B006
     only: Annotated[list[str] | None, Query()] = None,
-    where: Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS)] = "",
+    where: Where = "",
+    explain: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Recommend the best items to a user, without those the user has had; unknown users get popular items."""
-    return await _list(service, user_id, Ask(_checked_k(service, k), where, tuple(exclude), only))
+    """Recommend the best items to a user, without those the user has had; unknown users get popular items.
+
+    With `exclude`, `only`, `filter` and `explain` lists show what the user has had, so they need the scope `history`.
+    """
+    ask = Ask(_checked_k(service, k), where, tuple(exclude), only, explain)
+    _check_scope(key, ask)
+    return await _list(service, user_id, ask)
 
 
 router.add_api_route(
@@ -123,33 +146,81 @@ router.add_api_route(
 @router.post(
     "/v1/recommendations",
     operation_id="recommend_many",
+    openapi_extra=QUESTION_BODY,
+    response_model=ManyRecommendations,
     responses=problems(*_ERRORS, "body_too_large"),
 )
-async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
-    """Recommend to several users or anonymous sessions at once."""
+async def recommend_many(request: Request, service: RunningService, key: Reader) -> Response:
+    """Recommend to several users or anonymous sessions at once.
+
+    For users, `exclude`, `only`, `filter` and `explain` need the scope `history`.
+    """
+    content = await service.in_batch_thread(_many, service, key, await request.body())
+    return Response(content, media_type="application/json")
+
+
+def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
+    """Answer a batch, from its body to the bytes of the answer: all of it takes too long for the event loop."""
+    question = _question(body)
     k, limit = _checked_k(service, question.k), service.limits.max_users
     if len(question.users or question.histories or []) > limit:
         raise ApiError("invalid", f"At most {limit} lists may be requested at once.")
-    return await asyncio.get_running_loop().run_in_executor(service.list_threads, _many, service, question, k)
-
-
-def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
+    ask = Ask(k, question.filter, tuple(question.exclude), question.only, question.explain)
     current = service.serving.current
-    if question.users and question.only is None:
-        current.make_lists(question.users, k)
-    filters = (question.exclude, question.only, question.filter)
-    answers = [_written(user, current.recommend(user, k, *filters)) for user in question.users or ()]
-    answers += [_written(None, current.recommend_session(items, k, *filters)) for items in question.histories or ()]
-    for answer in answers:
-        service.metrics.lists.labels(answer.source).inc()
-    return ManyRecommendations(model=current.id, answers=answers)
+    if question.users is not None:
+        _check_scope(key, ask)
+        if question.only is None:
+            current.make_lists(question.users, k)
+    lists = [_with_id(current.json(user, ask)) for user in question.users or ()]
+    for items in question.histories or ():
+        answer = current.recommend_session(items, k, ask.exclude, ask.only, ask.where, explain=ask.explain)
+        lists.append(_with_id(with_user(None, written(answer))))
+    n_popular = sum(_POPULARITY in each for each in lists)
+    service.metrics.lists.labels("popularity").inc(n_popular)
+    service.metrics.lists.labels("model").inc(len(lists) - n_popular)
+    return b'{"model":%b,"answers":[%b]}' % (json.dumps(current.id).encode(), b",".join(lists))
 
 
-def _written(user_id: str | None, answer: Answer) -> Recommendations:
-    items = [
-        RecommendedItem(item_id=item, score=score) for item, score in zip(answer.items, answer.scores, strict=True)
-    ]
-    return Recommendations(user_id=user_id, model=answer.model, source=answer.source, items=items)
+def _question(body: bytes) -> Question:
+    try:
+        return Question.model_validate(parse_json(body, "the body"))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+@router.get(
+    "/v1/items/popular", operation_id="list_popular_items", response_model=Recommendations, responses=problems(*_ERRORS)
+)
+async def popular_items(service: RunningService, _: Reader, k: K = None, where: Where = "") -> Response:
+    """List the items with the most events of late."""
+    return _sent(service, await service.in_list_thread(service.serving.current.popular, _checked_k(service, k), where))
+
+
+@router.get(
+    "/v1/items/{item_id:path}/similar",
+    operation_id="list_similar_items",
+    response_model=Recommendations,
+    responses=problems(*_ERRORS, "unknown_id"),
+)
+async def similar_items(service: RunningService, _: Reader, item_id: Text, k: K = None, where: Where = "") -> Response:
+    """List the items most similar to one, by the model's vectors or else by the people who had both.
+
+    Without vectors an item counts if at least five people had both; otherwise it would tell what they had.
+    """
+    k = _checked_k(service, k)
+    return _sent(service, await service.in_list_thread(service.serving.current.similar, item_id, k, where))
+
+
+def _sent(service: Service, answer: Answer) -> Response:
+    """Send a list that is nobody's."""
+    service.metrics.lists.labels(answer.source).inc()
+    return Response(_with_id(with_user(None, written(answer))), media_type="application/json")
+
+
+def _check_scope(key: CachedKey, ask: Ask) -> None:
+    if key.scope not in HISTORY_SCOPES and ask != Ask(ask.k):
+        sentence = "exclude, only, filter and explain show what the user has had; they need the scope 'history'."
+        raise ApiError("missing_scope", sentence)
 
 
 def _checked_k(service: Service, k: int | None) -> int:

@@ -111,10 +111,6 @@ class ItemChange(BaseModel):
     """Without it a new item is available, and a known one stays as it is."""
 
 
-READ_BY_COLUMN = (EventBatch, ItemChange, UserGroup)
-"""Models of bodies that are not parsed with them, because reading columns is many times faster."""
-
-
 def body_of(model: type[BaseModel], *others: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of a body: a list of these, JSON Lines of them, or one of the other forms."""
     one = {"$ref": f"{REF}{model.__name__}"}

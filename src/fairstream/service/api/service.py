@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Annotated
+from contextvars import copy_context
+from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
@@ -26,6 +27,7 @@ from fairstream.service.settings import Every
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 
+T = TypeVar("T")
 _LIST_THREADS = 2
 _SCHEDULE_SECONDS = 1.0
 _FORGET_SECONDS = 5.0
@@ -54,6 +56,7 @@ class Service:
         self.request_update = self.updates.request
         # Separate threads, so that a database that hangs takes none from recommendations.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
+        self.batch_threads = ThreadPoolExecutor(1, "batches")
         self.lists = ListBatcher(self.serving, self.list_threads)
         self.started = now()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -83,6 +86,7 @@ class Service:
             await self.writer.stop()
             await self.impressions.stop()
             await asyncio.to_thread(self.list_threads.shutdown)
+            await asyncio.to_thread(self.batch_threads.shutdown)
             # A cancelled task may still use the database in its thread.
             await asyncio.get_running_loop().shutdown_default_executor()
             self.workspace.close()
@@ -133,8 +137,21 @@ class Service:
             user_id, items, time, list_id, model=self.serving.status().model or "", propensities=[1.0] * len(items)
         )
 
+    async def in_list_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run in a thread for lists, as part of this request."""
+        return await _in_thread(self.list_threads, work, *arguments)
+
+    async def in_batch_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """The same for work that takes so long that lists must not wait for it."""
+        return await _in_thread(self.batch_threads, work, *arguments)
+
     def recommend(self, user_id: str, k: int) -> Answer:
         return self.serving.current.recommend(user_id, k)
+
+
+async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
+    run = copy_context().run  # the log knows whose request it is
+    return await asyncio.get_running_loop().run_in_executor(threads, run, work, *arguments)
 
 
 async def _service(request: Request) -> Service:

@@ -35,7 +35,7 @@ from fairstream.service.workspace import Workspace
 from fairstream.text import sentence
 
 _Row = TypeVar("_Row")
-_READ_SCOPES = ("read", "admin")
+_READ_SCOPES = ("read", "history", "admin")
 _PAGE_SIZE = 25
 _HISTORY = 20
 _RANGES = (7, 30, 90)  # days
