@@ -190,8 +190,8 @@ list for a user's simultaneous events; next, one list for it."""
         {'model': 'blend', 'n_negatives': 2}
         """
         about = {name: value for name, value in self.model_dump().items() if name in ("model", "device")}
-        brought = type(self)(**about).model_dump()
-        return about | {name: value for name, value in self.model_dump().items() if value != brought[name]}
+        brought, own = type(self)(**about).model_dump(), self.model_dump()  # a method may add options
+        return about | {name: own[name] for name in own if name not in brought or own[name] != brought[name]}
 
     def without_lever(self) -> Self:
         """The same without fairness loss, group weights and target."""

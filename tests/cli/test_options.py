@@ -77,6 +77,7 @@ def test_options_that_name_the_environment_say_so(command: Command) -> None:
     assert variables == {
         "FAIRSTREAM_DATA",
         "FAIRSTREAM_DATABASE",
+        "FAIRSTREAM_SCHEMA",
         "FAIRSTREAM_DEVICE",
         "FAIRSTREAM_HOST",
         "FAIRSTREAM_LOG_LEVEL",
