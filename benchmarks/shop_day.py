@@ -298,7 +298,7 @@ def configuration(options: argparse.Namespace) -> LiveConfig:
         learning_options={"model": options.model, "target": "least-regret"},
         events=EventKinds(kinds=KINDS, default="view", repeats=()),
         gate=Gate(min_tested_users=50),
-        privacy=Privacy(epsilon="off"),
+        privacy=Privacy(epsilon_per_quarter="off"),
         limits=Limits(requests_per_second=1e5),
     )
 

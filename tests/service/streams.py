@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
         batch_size=256,
     ),
     "gate": Gate(min_tested_users=50, min_group_size=20),
-    "privacy": Privacy(epsilon="off"),
+    "privacy": Privacy(epsilon_per_quarter="off"),
 }
 """Options of a workspace that learns in a second, of made-up people."""
 PERSON = "erika.mustermann@example.org"

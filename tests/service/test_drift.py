@@ -63,7 +63,9 @@ def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_be
     learned: Workspace, epsilon: Any
 ) -> None:
     # The noise comes from the secret, which is random otherwise: of many runs one rejected the model after the drift.
-    learned = replace(learned, config=learned.config.with_options(privacy=Privacy(epsilon=epsilon)), secret=bytes(32))
+    learned = replace(
+        learned, config=learned.config.with_options(privacy=Privacy(epsilon_per_quarter=epsilon)), secret=bytes(32)
+    )
     outcomes = []
     for events in PERIODS[2:6]:
         take_in(learned, other_tastes(events))

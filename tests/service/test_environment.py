@@ -19,7 +19,7 @@ SETTINGS = {
     "FAIRSTREAM_GATE_K": ("7", lambda config: config.gate.k == 7),
     "FAIRSTREAM_LEARNING_MODEL": ("item-item", lambda config: config.learning.model == "item-item"),
     "FAIRSTREAM_LIMITS_MAX_K": ("50", lambda config: config.limits.max_k == 50),
-    "FAIRSTREAM_PRIVACY_EPSILON": ("off", lambda config: config.privacy.epsilon == "off"),
+    "FAIRSTREAM_PRIVACY_EPSILON_PER_QUARTER": ("off", lambda config: config.privacy.epsilon_per_quarter == "off"),
     "FAIRSTREAM_RETENTION_EVENTS_DAYS": ("30", lambda config: config.retention.events_days == 30),
     "FAIRSTREAM_GROUPS": ('["1", "2"]', lambda config: config.groups == ["1", "2"]),
     "FAIRSTREAM_ADVANTAGED": ("1", lambda config: config.advantaged == "1"),

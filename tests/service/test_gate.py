@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,8 +9,9 @@ from hypothesis import strategies as st
 
 from fairstream import evaluation
 from fairstream.evaluation import Evaluation
+from fairstream.service.budget import DAY, Budget
 from fairstream.service.gate import Check, Decision, compared, drift, finite
-from fairstream.service.privacy import Comparison, Release, noise_margin
+from fairstream.service.privacy import Comparison, Release, ndcg_of, noise_margin
 from fairstream.service.settings import Gate, Privacy
 
 NAMES = ["majority", "minority"]
@@ -34,9 +33,10 @@ def shares(majority: float, minority: float, n: int = 200) -> np.ndarray:
 
 
 def checks(before: np.ndarray, after: np.ndarray) -> dict[tuple[str, str | None], Check]:
-    release = Release(b"secret", Privacy(epsilon="off"), GATE.min_group_size, "test")
+    release = Release(b"secret", GATE.min_group_size, "test", Budget(Privacy(epsilon_per_quarter="off")))
     results = [judged(found).tested for found in (before, after)]
-    found = compared(Comparison.of(release, *results, NAMES, len(before)), GATE)
+    values = map(ndcg_of, results)
+    found = compared(Comparison.of(release, *values, results[0].codes, NAMES, GATE.max_fall), GATE)
     return {(check.name, check.group): check for check in found}
 
 
@@ -129,16 +129,15 @@ N_DRAWS = 300
 
 
 def noisy_checks(n: int, before: float, after: list[float], secret: int) -> list[Check]:
-    """n tested users of four groups, 8 % of them of the last one, with the noise of a secret at ε = 1."""
+    """n tested users of four groups, 8 % of them of the last one, with the noise of a secret in the fifth week."""
     rng = np.random.default_rng(secret)
     codes = rng.choice(4, n, p=[0.34, 0.30, 0.28, 0.08])
     luck = rng.random(n)
-    found = []
-    for shares in (np.full(4, before), np.array(after)):
-        tested = judged(luck < shares[codes]).tested
-        found.append(replace(tested, codes=codes.astype(np.int16)))
-    release = Release(secret.to_bytes(4, "big"), Privacy(epsilon=1.0), GATE.min_group_size, "test")
-    return list(compared(Comparison.of(release, *found, FOUR, n), GATE))
+    values = [ndcg_of(judged(luck < shares[codes]).tested) for shares in (np.full(4, before), np.array(after))]
+    sizes = {name: float((codes == code).sum()) for code, name in enumerate(FOUR)}
+    budget = Budget(Privacy(), since=0, at=7 * DAY)
+    release = Release(secret.to_bytes(4, "big"), GATE.min_group_size, "test", budget, sizes)
+    return list(compared(Comparison.of(release, *values, codes.astype(np.int16), FOUR, GATE.max_fall), GATE))
 
 
 @pytest.mark.few(1)
@@ -149,9 +148,7 @@ def test_noise_rejects_no_candidate_that_is_better_for_everybody(n: int) -> None
     assert [decision.reason for decision in decisions if not decision.promote] == []
     for decision in decisions:
         not_tested = [check for check in decision.checks if not check.is_tested]
-        assert all(
-            check.value is None and "too few people for the privacy noise" in check.sentence for check in not_tested
-        )
+        assert all(check.value is None and "too few people" in check.sentence for check in not_tested)
         assert all(check.group in decision.reason for check in not_tested if check.group is not None)
     if n == 1000:
         assert all(not check.is_tested for check in decisions[0].checks if check.group is not None)

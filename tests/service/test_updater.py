@@ -63,7 +63,7 @@ def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Wor
 
 
 def test_a_model_is_judged_by_a_list_for_each_event(learned: Workspace) -> None:
-    config = learned.config.with_options(privacy=Privacy(epsilon="off"))
+    config = learned.config.with_options(privacy=Privacy(epsilon_per_quarter="off"))
     learned, served = replace(learned, config=config), in_service(learned.engine)
     assert served is not None
     late = split_of(learned, closed_periods(learned.engine)[-1]).held_out

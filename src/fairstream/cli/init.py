@@ -14,7 +14,7 @@ from fairstream.errors import ConfigurationError
 from fairstream.service.demo import DEMO, fill
 from fairstream.service.keys import make_key
 from fairstream.service.learning import Learning
-from fairstream.service.privacy import readable_from
+from fairstream.service.privacy import people_needed
 from fairstream.service.settings import FILE, Gate, LiveConfig
 from fairstream.service.workspace import Workspace
 
@@ -106,7 +106,7 @@ def init(
             f"brings its tables up to date"
         )
     with _create(folder, given, learning, database, demo=demo) as workspace:
-        config, epsilon = workspace.config, workspace.config.privacy.epsilon
+        config, epsilon = workspace.config, workspace.config.privacy.epsilon_per_quarter
         notes = []
         if max_gap is not None:
             notes.append(
@@ -120,8 +120,10 @@ def init(
             )
         if epsilon != "off":
             notes.append(
-                f"Numbers of groups will carry noise, for privacy (epsilon = {epsilon:g}): at an NDCG of {_QUALITY:g} "
-                f"a group is shown from about {readable_from(epsilon, _QUALITY):,} of its users tested in a period."
+                f"Numbers of groups will carry noise, for privacy (epsilon = {epsilon:g} a quarter): at an NDCG of "
+                f"{_QUALITY:g}, gaps between two equal groups are published about every month from "
+                f"{people_needed(epsilon, _QUALITY, 30):,} tested people on, every quarter from "
+                f"{people_needed(epsilon, _QUALITY, 91):,} on."
             )
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
         output.print(

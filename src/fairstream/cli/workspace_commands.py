@@ -115,7 +115,7 @@ def periods(
 def _page_notes(workspace: Workspace, n_rows: int, following: object) -> list[str]:
     """Return the hint to the next page, or "None yet.", and the note on privacy noise, if there is any."""
     more = [f"There are more: --before {following} shows the next page."] if following is not None else []
-    noise = noise_words(workspace.config.privacy.epsilon)
+    noise = noise_words(workspace.config.privacy.epsilon_per_quarter)
     return [*(more if n_rows else ["None yet."]), *([] if noise is None else [noise])]
 
 

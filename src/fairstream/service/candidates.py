@@ -20,11 +20,12 @@ from fairstream.errors import CheckpointError, ConfigurationError, DataError, Wo
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
+from fairstream.service.budget import LatestTests
 from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
 from fairstream.service.gate import rejects_level
 from fairstream.service.learning import Learning
-from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
+from fairstream.service.privacy import NO_GROUPS, Comparison, GroupMeans, Release, group_names, ndcg_of
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
 from fairstream.service.settings import FILE
@@ -73,11 +74,16 @@ class Candidates:
         self.note: str | None = None  # why the candidate does not descend from the model in service, if so
         with workspace.people() as people:
             self._people = people.values().rename_columns(["user_id", self._config.group])
-        self._groups = Groups.none(0)
-        values = pc.unique(self._people[self._config.group]).to_pylist()
-        if len(values) > 1:
-            names, advantaged = self._config.groups or values, self._config.advantaged
-            self._groups = Groups.from_values(self._config.group, [], possible=names, advantaged=advantaged)
+        values = self._people[self._config.group].combine_chunks()
+        self.names = group_names(values, self._config, workspace.secret)
+        """The groups, whoever has events."""
+        codes = pc.index_in(values, value_set=pa.array(self.names, pa.string()))
+        self._people, self._codes = self._people.filter(codes.is_valid()), codes.drop_null()
+        self._groups, self.tested = Groups.none(0), LatestTests(workspace.engine)
+        if self.has_groups:
+            options = {"possible": self.names, "advantaged": self._config.advantaged}
+            self._groups = Groups.from_values(self._config.group, [], **options)
+            release.all_sizes(self._codes.to_numpy(), self.names)
         lost = self._load_nearest(in_service) if in_service is not None else {period.t for period in periods}
         t = -1 if self.parent is None else self.parent.t
         self._again = [] if self.parent is None else [split_of(workspace, periods[t]).held_out]
@@ -88,18 +94,44 @@ class Candidates:
     @property
     def has_groups(self) -> bool:
         """Whether there are at least two groups."""
-        return not self._groups.is_empty
+        return len(self.names) > 1
 
-    def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
-        """Evaluate the model in service on events before it learns any of them."""
+    @property
+    def _users(self) -> pa.Table | None:
+        """The users' groups, as a recommender reads them; None without groups."""
+        return self._people if self.has_groups else None
+
+    def judge_in_service(self, events: pa.Table, t: int) -> tuple[Evaluation, GroupMeans]:
+        """Evaluate the model in service on the events of a period before it learns any of them.
+
+        The numbers of groups are of everybody who was tested since the last ones were published. Newcomers count in
+        no group: else an attacker could invent users until a group is just large enough with a victim in it.
+        """
         recommender = deepcopy(self._loaded)  # as it has answered, retained or not
         n_established = len(recommender.state.user_ids)
         self._observe(recommender, [*self._skipped.values(), *self._again])
         evaluation = self._judge(recommender, events)
-        results, names = evaluation.tested, names_of(evaluation)
-        codes = established(results, n_established)
-        sizes = self._release.sizes("period sizes", codes, names)
-        return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes).readable()
+        if not self.has_groups:
+            return evaluation, NO_GROUPS
+        results, ids = evaluation.tested, recommender.state.user_ids.ids
+        codes = self._codes_of(results.users, ids, n_established)
+        counts, values = codes != UNKNOWN, ndcg_of(results)
+        if not self._release.budget.is_off:
+            self.tested.add(ids.take(pa.array(results.users[counts])).to_pylist(), values[counts], t)
+            everybody, values = self.tested.columns()
+            ids, rows = pa.array(everybody, pa.large_string()), np.arange(len(everybody))
+            codes = self._codes_of(rows, ids, len(rows))
+        groups = self._release.report(values, codes, self.names)
+        if groups.sizes:
+            self.tested.clear()
+        return evaluation, groups
+
+    def _codes_of(self, users: Rows, ids: pa.Array, n_established: int) -> Codes:
+        """The codes of the groups of user rows with these ids, in the order of `names`; newcomers count in none."""
+        people = self._people["user_id"].combine_chunks().cast(ids.type)
+        place = pc.index_in(ids.slice(0, n_established), value_set=people)
+        known = pc.fill_null(self._codes.take(place), UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int16)
+        return np.where(users < n_established, np.append(known, UNKNOWN)[np.minimum(users, n_established)], UNKNOWN)
 
     def learn(self, events: pa.Table, held_out: pa.Table, *, has_drifted: bool) -> Trial:
         """Learn events, and those held out last time; judge by the ones held out now.
@@ -119,8 +151,10 @@ class Candidates:
         trials = [self._try(events, held_out, *way, has_drifted=has_drifted) for way in ways]
         n_established, best = max(trials, key=lambda trial: float(ndcg_of(trial[1].after.tested).mean()))
         assert best.before is not None
-        tested = best.before.tested, best.after.tested
-        return replace(best, comparison=Comparison.of(self._release, *tested, names_of(best.after), n_established))
+        users, values = best.before.tested.users, (ndcg_of(best.before.tested), ndcg_of(best.after.tested))
+        codes = self._codes_of(users, best.recommender.state.user_ids.ids, n_established)
+        max_fall, known = self._config.gate.max_fall, users < n_established
+        return replace(best, comparison=Comparison.of(self._release, *values, codes, self.names, max_fall, known))
 
     def _try(
         self, new: pa.Table, held_out: pa.Table, rejected: list[int], strategy: Strategy | None, *, has_drifted: bool
@@ -136,14 +170,14 @@ class Candidates:
         self._observe(current, [events])  # at once, as the candidate does, so that both give users the same rows
         before = self._judge(current, held_out)  # before the training: with too few users it would be in vain
 
-        def replay(users: Rows, values: Array, codes: Codes, *about: Any) -> PeriodReplay:
+        def replay(users: Rows, values: Array, codes: Codes, *about: Any) -> PeriodReplay | None:
             # The first trial's serves all: the budget pays for one.
             if self._replay is None:
                 is_known = users < n_established
                 self._replay = self._release.replay(values, np.where(is_known, codes, UNKNOWN), *about)
             return self._replay
 
-        candidate.update(_columns(events), users=self._people, strategy=strategy, replay_groups=replay)
+        candidate.update(_columns(events), users=self._users, strategy=strategy, replay_groups=replay)
         after = self._judge(candidate, held_out)
         reference = ndcg_of(self._judge(current, held_out, baseline=True).tested) if has_drifted else None
         n_new_items = len(current.state.item_ids) - n_items
@@ -161,8 +195,6 @@ class Candidates:
             )
         if groups.n_occurring() > 1:
             log = log.with_groups(groups)
-        else:
-            self._groups = Groups.none(0)
         # The target begins with the first update: before it nobody is established, and no number of groups is released.
         learning = learning.with_options(target="none", max_gap=None)
         candidate = FairRecommender.from_config(learning, seed=learning.seed, device=learning.device)
@@ -220,7 +252,7 @@ class Candidates:
 
     def _observe(self, recommender: FairRecommender, tables: list[pa.Table]) -> None:
         if any(map(len, tables)):
-            recommender.observe(_columns(pa.concat_tables(tables)), users=self._people, learn_later=False)
+            recommender.observe(_columns(pa.concat_tables(tables)), users=self._users, learn_later=False)
 
     def _judge(self, recommender: FairRecommender, events: pa.Table, *, baseline: bool = False) -> Evaluation:
         """Judge by events, which must test enough users."""
@@ -228,7 +260,7 @@ class Candidates:
         k = min(gate.k, recommender.model.n_items)
         # One resample gives the intervals of everyone, which draw nothing; groups are left to `privacy`.
         evaluation = recommender.evaluate(
-            table, users=self._people, task=SERVED_TASK, k=k, n_resamples=1, baseline=baseline, at_levels=False
+            table, users=self._users, task=SERVED_TASK, k=k, n_resamples=1, baseline=baseline, at_levels=False
         )
         if evaluation.n_users < gate.min_tested_users:
             raise DataError(
@@ -248,11 +280,6 @@ def _check_shape(parent: Model, learning: Learning) -> None:
                 f"and cannot change it; put it back, or make a first model of all stored events with "
                 f"`fairstream update DIR --afresh`"
             )
-
-
-def names_of(evaluation: Evaluation) -> list[str]:
-    """The groups that there are."""
-    return list(next(iter(evaluation.metrics.values())).by_group)
 
 
 def _columns(events: pa.Table) -> pa.Table:

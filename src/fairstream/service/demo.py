@@ -35,7 +35,7 @@ DEMO = LiveConfig(
         fairness_weight=1.25,
         temperature=1.0,
     ),
-    privacy=Privacy(epsilon="off"),  # nobody's group is behind the numbers of made-up people
+    privacy=Privacy(epsilon_per_quarter="off"),  # nobody's group is behind the numbers of made-up people
 )
 _FAIR_FROM = 3
 _DAY = 86_400_000_000

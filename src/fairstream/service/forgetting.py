@@ -82,6 +82,8 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
         n_attributes = people.remove(names.values())
         rewritten, damaged = _rewrite_models(workspace, people, names.values())
         with writing(workspace.engine) as connection:
+            for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
+                connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
             for part in in_parts(list(names)):
                 done = update(_requests).where(_requests.c.digest.in_(part))
                 connection.execute(done.values(user_id=None, completed=now()))

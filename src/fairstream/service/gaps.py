@@ -6,14 +6,16 @@ It reads what updates have stored (see `privacy`). Every workspace command impor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any, Final
 
 from fairstream.text import MISSING, number, percent
 
 TOO_FEW: Final = "too few people to report"
+TOO_NOISY: Final = "too few people for the privacy noise"
 SERVED_TASK: Final = "event"  # the service makes a list for each event, so its models are judged by such lists
 _SIGNIFICANCE = 0.05
 _N_TREND, _TREND = 10, 1.96  # periods, and the size of the test's statistic
@@ -90,9 +92,14 @@ def gap_in(score: Mapping[str, Any]) -> Gap | None:
 
 def why_no_gap(evaluation: Mapping[str, Any]) -> str:
     """Why an evaluation with groups has no gap."""
-    means = [mean for mean in score_in(evaluation).get("by_group", {}).values() if mean is not None]
-    noisy = too_noisy(evaluation.get("epsilon", "off"))
-    return noisy if len(means) > 1 or noisy in (evaluation.get("withheld") or {}).values() else TOO_FEW
+    reasons = set((evaluation.get("withheld") or {}).values())
+    return next(iter(reasons - {TOO_FEW}), TOO_FEW if reasons else TOO_NOISY)
+
+
+def latest_gap(periods: Iterable[Any]) -> tuple[Any, Gap] | tuple[None, None]:
+    """Return the last of some periods whose evaluation has a gap, and that gap: not every period has."""
+    found = [(period, gap) for period in periods if (gap := gap_in(score_in(period.evaluation))) is not None]
+    return found[-1] if found else (None, None)
 
 
 def level_of(evaluation: Mapping[str, Any] | None, group: str) -> str:
@@ -159,9 +166,10 @@ def with_margin(value: float, interval: tuple[float, float] | None) -> str:
     return number(value, 3) + ("" if interval is None else f" ± {number(interval[1] - value, 3)}")
 
 
-def too_noisy(epsilon: float | str) -> str:
-    """Why a number that noise would dominate is withheld, or a check not made."""
-    return f"too few people for the privacy noise (epsilon = {_written(epsilon)})"
+def too_early(when: int) -> str:
+    """Why numbers wait: `when`, in microseconds, the privacy budget will allow them."""
+    day = datetime.fromtimestamp(when / 1e6, UTC) + timedelta(days=1)
+    return f"too few people were tested yet; the privacy budget allows numbers of groups from about {day:%Y-%m-%d} on"
 
 
 def noise_words(epsilon: float | str) -> str | None:
@@ -169,10 +177,6 @@ def noise_words(epsilon: float | str) -> str | None:
     if epsilon == "off":
         return None
     return (
-        f"Numbers of groups carry noise on purpose, for privacy (epsilon = {_written(epsilon)}); ± is half of a 95 % "
+        f"Numbers of groups carry noise on purpose, for privacy (epsilon = {epsilon} a quarter); ± is half of a 95 % "
         f"interval, the noise included."
     )
-
-
-def _written(epsilon: float | str) -> str:
-    return epsilon if isinstance(epsilon, str) else f"{epsilon:g}"

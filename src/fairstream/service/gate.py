@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fairstream.evaluation.resampling import Array
-from fairstream.service.gaps import too_noisy, with_margin
+from fairstream.service.gaps import TOO_NOISY, with_margin
 from fairstream.service.privacy import EVERYONE, Comparison, Normal, noise_margin
 from fairstream.service.settings import Gate
 
@@ -149,6 +149,8 @@ def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
         yield _performance_of_group(name, comparison, variance, gate)
     if len(comparison.groups_before.sizes) > 1:
         yield _disparity(comparison, gate)
+    elif comparison.groups_before.n_groups > 1:
+        yield _not_tested("performance", f"NDCG@{gate.k} of groups", comparison, gate.max_group_fall)
 
 
 def _ratio(old: Array, change: Array) -> tuple[float, Normal]:
@@ -176,7 +178,7 @@ def _performance_of_group(name: str, comparison: Comparison, variance: float, ga
 
 
 def _not_tested(check: str, what: str, comparison: Comparison, limit: float, group: str | None = None) -> Check:
-    sentence = f"{what} is not tested: {too_noisy(comparison.epsilon)}"
+    sentence = f"{what} is not tested: {TOO_NOISY if comparison.groups_before.sizes else comparison.groups_before.why}"
     return Check(check, True, sentence, None, None, limit, group, is_tested=False)
 
 

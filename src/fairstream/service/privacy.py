@@ -2,68 +2,62 @@
 
 All that an update stores or prints about groups comes from here, so no reader can get more. Two workspaces are
 neighbours if they differ in the group of one person. That person leaves the sum of one group and joins that of
-another: where one user adds at most b, the sums change by at most 2 b in all, and the sizes by 2. With Laplace noise of
-scale 2 b / ε each such set of numbers is ε-differentially private, the numbers of an update together by the sum of
-their shares (`SHARES`), and so is everything computed from them: means, gaps, the gate's checks, the level that the
-target chooses, regret. Over updates the budget adds up.
+another: where one user adds at most b, the sums move by √2 b. With Gaussian noise of the standard deviation √2 b / μ on
+each they are μ-private, and so is everything computed from them: means, gaps, the gate's checks, the level that the
+target chooses, regret. Squared, the μ of all that is published add up; `Budget` bounds their sum in a quarter.
 
-The workspace's secret and the events of the period determine the noise: asking again gives the same number.
+The sum over all groups is known without anybody's group, so the noise of all groups is made to add up to 0. The
+workspace's secret and the events of the period determine the noise: asking again gives the same number.
 
-**Dominated by noise**: a number is withheld if the standard error of its noise exceeds a third of everyone's mean
-quality (`Normal.is_readable`), and a check ignores it if that error exceeds the check's limit (`Normal.can_test`). Both
-follow from noisy sizes and everyone's values, so they reveal nothing more.
+**Worth its cost**: numbers are bought with as little noise as makes them useful. A published number has noise of at
+most half of its sampling error; what cannot be had so is withheld, with the reason. Costs follow from the published
+sizes of groups and from everyone's values, so that they reveal nothing more.
 """
 
 from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from fairstream.data import UNKNOWN
 from fairstream.data.groups import Codes
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, UserResults
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
-from fairstream.service.gaps import TOO_FEW, too_noisy
-from fairstream.service.settings import Privacy
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, mu_of
+from fairstream.service.gaps import TOO_FEW, TOO_NOISY, too_early
+from fairstream.service.settings import LiveConfig
 from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
 from fairstream.strategies.replay import GroupReplay
 
-SHARES: Final = {  # how the budget of an update is shared out
-    "period sizes": 0.10,
-    "period": 0.25,
-    "held-out sizes": 0.10,
-    "held-out": 0.15,
-    "change": 0.20,
-    "replay sizes": 0.05,
-    "replay": 0.05,
-    "replay changes": 0.10,  # divided by the number of levels
-}
 EVERYONE: Final = "all users"
 RUNGS: Final = (2.0, 5.0)
 """The weights of the levels that are replayed with noise: each level takes its part of the budget."""
 MAX_CHANGE: Final = 0.1
 """By how much a level can change one user's value in the replay with noise; what goes beyond is cut off."""
-_SENSITIVITY = 2.0
-_SE_OF_LAPLACE = math.sqrt(2)  # the standard deviation of Laplace's distribution, in units of its scale
-_MAX_NOISE = 1 / 3  # the largest noise of a published number, as a share of everyone's mean quality
+MAX_NOISE: Final = 0.5
+"""The largest standard error of a published number's noise, as a share of its sampling error."""
+_AIM = 0.94 * MAX_NOISE  # sizes are not known exactly
+_OF_SIZES, _OF_LEVEL = 0.1, 0.25  # parts of a cost: for the sizes of groups, and for the means before a change
+_PAYABLE = 1 / 3  # of a quarter's budget: a group that costs more has no say in what is spent for all groups
 _DOUBT = 0.05  # the probability that noise alone makes a group large enough to be reported
 _CONFIDENCE = 0.95
-_N_HALVINGS = 40
 _DIGITS = 3
+_NORMAL = NormalDist()
 
 
 def noise_margin(noise: float, chance: float = 0.001) -> float:
-    """The largest error due to noise of this standard error, except with probability `chance` (Laplace)."""
-    return noise / _SE_OF_LAPLACE * math.log(1 / chance)
+    """The largest error to one side due to noise of this standard error, except with probability `chance`."""
+    return noise * _NORMAL.inv_cdf(1 - chance)
 
 
 class Normal(NamedTuple):
@@ -73,9 +67,14 @@ class Normal(NamedTuple):
     se: float
     noise: float = 0.0  # the standard error of the noise alone
 
+    @property
+    def sampling(self) -> float:
+        """The standard error without the noise."""
+        return math.sqrt(max(0.0, self.se**2 - self.noise**2))
+
     def margin(self, n_tests: int = 1) -> float:
         """Half of the 95 % interval; of several numbers all intervals hold together (Šidák's correction)."""
-        return self._quantile(1 - _CONFIDENCE ** (1 / n_tests))
+        return self.se * _NORMAL.inv_cdf(0.5 + _CONFIDENCE ** (1 / n_tests) / 2)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -83,19 +82,12 @@ class Normal(NamedTuple):
 
     def p_value(self, n_tests: int = 1) -> float:
         """The p-value of the null hypothesis 0, for the number furthest from 0 of `n_tests`."""
-        low, high = 0.0, 1.0
-        for _ in range(_N_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._quantile(middle) >= abs(self.value) else (low, middle)
-        return 1 - (1 - high) ** n_tests
+        z = abs(self.value) / self.se if self.se > 0 else math.inf
+        return 1 - (1 - 2 * _NORMAL.cdf(-z)) ** n_tests
 
-    def _quantile(self, chance: float) -> float:
-        """The largest error, except with this probability: normal for the users, Laplace for the noise."""
-        users = math.sqrt(max(0.0, self.se**2 - self.noise**2)) * NormalDist().inv_cdf(1 - chance / 2)
-        return math.hypot(users, noise_margin(self.noise, chance))
-
-    def is_readable(self, quality: float) -> bool:
-        return self.noise <= _MAX_NOISE * quality
+    @property
+    def is_readable(self) -> bool:
+        return self.noise <= MAX_NOISE * self.sampling
 
     def can_test(self, limit: float) -> bool:
         return self.noise <= limit
@@ -118,18 +110,24 @@ class GroupMeans:
 
     sizes: Mapping[str, float]
     means: Mapping[str, Normal]
-    quality: float  # everyone's mean quality
+    scale: float = 0.0  # the standard deviation of the noise of a sum, before all noises are made to add up to 0
+    n_groups: int = 1
+    why: str = TOO_FEW  # why groups have no mean
 
     def gaps(self) -> dict[str, Normal]:
-        """Each group's mean minus that of the users of all other groups with a mean, where readable."""
-        gaps = {}
+        """Each group's mean minus that of the users of all other groups with a mean."""
+        gaps, share = {}, 1 / self.n_groups
         for name, own in self.means.items() if len(self.means) > 1 else ():
             others = [other for other in self.means if other != name]
             weights = np.array([self.sizes[other] for other in others])
-            values, errors, noises = np.array([self.means[other] for other in others]).T * (weights / weights.sum())
-            gap = Normal(own.value - float(values.sum()), math.hypot(own.se, *errors), math.hypot(own.noise, *noises))
-            if gap.is_readable(self.quality):
-                gaps[name] = gap
+            n, rest, m = self.sizes[name], float(weights.sum()), len(others)
+            values = np.array([self.means[other].value for other in others])
+            errors = np.array([self.means[other].sampling for other in others]) * weights / rest
+            # Noises that add up to 0: the variance of one, of the sum of the others, and their covariance.
+            variance = (1 - share) / n**2 + (m - m**2 * share) / rest**2 + 2 * m * share / (n * rest)
+            noise = self.scale * math.sqrt(variance)
+            se = math.hypot(own.sampling, float(np.hypot.reduce(errors)), noise)
+            gaps[name] = Normal(own.value - float(values @ weights) / rest, se, noise)
         return gaps
 
     def plus(self, change: GroupMeans, low: float, high: float) -> GroupMeans:
@@ -138,115 +136,225 @@ class GroupMeans:
             other = change.means[name]
             value = min(max(mean.value + other.value, low), high)
             means[name] = Normal(value, math.hypot(mean.se, other.se), math.hypot(mean.noise, other.noise))
-        return replace(self, means=means)
+        return replace(self, means=means, scale=math.hypot(self.scale, change.scale))
 
     def only(self, names: Collection[str]) -> GroupMeans:
         return replace(self, means={name: mean for name, mean in self.means.items() if name in names})
 
     def readable(self) -> GroupMeans:
-        return self.only([name for name, mean in self.means.items() if mean.is_readable(self.quality)])
+        """Only the means whose noise is small beside their sampling error."""
+        return self.only([name for name, mean in self.means.items() if mean.is_readable])
 
 
-NO_GROUPS: Final = GroupMeans({}, {}, 0.0)
+NO_GROUPS: Final = GroupMeans({}, {})
 
 
 class Release:
-    """The numbers of groups that one update may publish; `label` and the workspace's secret determine the noise."""
+    """The numbers of groups that one update may publish; `label` and the workspace's secret determine the noise.
 
-    def __init__(self, secret: bytes, privacy: Privacy, min_group_size: int, label: str) -> None:
-        self._secret, self.epsilon, self._label = secret, privacy.epsilon, label
-        self._min_group_size = max(2, min_group_size)
+    `sizes` are those of the groups among all people, as published before: by them costs are reckoned.
+    """
 
-    def sizes(self, what: str, codes: Codes, names: Sequence[str]) -> dict[str, float]:
+    def __init__(
+        self, secret: bytes, min_group_size: int, label: str, budget: Budget, sizes: Mapping[str, float] | None = None
+    ) -> None:
+        self._secret, self._label, self.budget = secret, label, budget
+        self._min_group_size, self._known = max(2, min_group_size), sizes or {}
+        self.why = TOO_FEW
+
+    def all_sizes(self, codes: Codes, names: Sequence[str]) -> None:
+        """Publish the sizes of the groups among all people, about once a month."""
+        cost = self.budget.limit("sizes") * _PAYABLE
+        if self.budget.allowed("sizes") >= cost and not self.budget.is_off:
+            self._known = {name: max(1.0, size) for name, size in self._noisy_sizes("all", codes, names, cost).items()}
+            self.budget.spend("sizes", cost, {name: round(size) for name, size in self._known.items()})
+
+    def report(self, values: Array, codes: Codes, names: Sequence[str]) -> GroupMeans:
+        """The mean of each group of tested users, as soon as its gaps are worth what they cost."""
+        part = 1 - _OF_SIZES
+        b, variance = _range(values, codes, 0.0, 1.0)
+        n_all = int(np.count_nonzero(codes >= 0))
+
+        def cost(n: float) -> float:  # of a gap, whose noise and sampling error have the same form
+            return 2 * b**2 * (1 - 1 / len(names)) / (_AIM**2 * variance * n * (1 - n / n_all)) / part
+
+        spent = self._buy("report", cost, codes, names)
+        if spent is None:
+            return replace(NO_GROUPS, why=self.why)
+        sizes = self._sizes("period", codes, names, spent * _OF_SIZES)
+        return self._means("period", values, codes, names, sizes, spent * part).readable()
+
+    def compare(
+        self, before: Array, change: Array, codes: Codes, names: Sequence[str], max_fall: float
+    ) -> tuple[GroupMeans, GroupMeans]:
+        """The groups' means under the model in service, and what a candidate changes, so that a fall can be seen."""
+        level, part = float(before.mean()), 1 - _OF_SIZES - _OF_LEVEL
+        b, _ = _range(change, codes, -1.0, 1.0)
+
+        def cost(n: float) -> float:
+            return 2 * b**2 * (1 - 1 / len(names)) / max(1e-9, n * max_fall * level * 0.9) ** 2 / part
+
+        spent = self._buy("gate", cost, codes, names)
+        if spent is None:
+            return replace(NO_GROUPS, why=self.why, n_groups=len(names)), NO_GROUPS
+        sizes = self._sizes("held-out", codes, names, spent * _OF_SIZES)
+        groups = self._means("held-out", before, codes, names, sizes, spent * _OF_LEVEL)
+        return groups, self._means("change", change, codes, names, sizes, spent * part, -1.0)
+
+    def replay(self, values: Array, codes: Codes, names: Sequence[str], levels: Sequence[Level]) -> PeriodReplay | None:
+        """All levels on a period, from the users' values (U, L); with noise a few levels (`RUNGS`), if affordable.
+
+        A user's changes at these levels are cut off at ± `MAX_CHANGE`. The variance is that of everyone plus that of
+        the noise.
+        """
+        if self.budget.is_off:
+            return PeriodReplay.of(levels, values, codes, names, self._min_group_size)
+        tried = [at for at, level in enumerate(levels) if level == NO_LEVEL or level.weight in RUNGS]
+        changes = np.clip(values[:, tried[1:]] - values[:, :1], -MAX_CHANGE, MAX_CHANGE)
+        part, n_changes = 1 - _OF_SIZES - _OF_LEVEL, max(1, len(tried) - 1)
+        own = changes[codes >= 0]
+        variance = max(float(own.var(axis=0).mean()) if own.size else 0.0, 1e-9)
+
+        def cost(n: float) -> float:  # as much noise as sampling error: past periods are pooled
+            return 2 * MAX_CHANGE**2 * n_changes * (1 - 1 / len(names)) / (variance * n) / part
+
+        spent = self._buy("target", cost, codes, names)
+        if spent is None:
+            return None
+        sizes = self._sizes("replay", codes, names, spent * _OF_SIZES)
+        plain = self._means("replay", values[:, 0], codes, names, sizes, spent * _OF_LEVEL).means
+        change, variances = ({name: [0.0] for name in plain} for _ in range(2))
+        for at, column in zip(tried[1:], changes.T, strict=True):
+            what, ends = f"replay {levels[at]}", (-MAX_CHANGE, MAX_CHANGE)
+            moved = self._means(what, column, codes, names, sizes, spent * part / n_changes, *ends).means
+            for name in plain:
+                change[name].append(moved[name].value)
+                variances[name].append(moved[name].se ** 2)
+        groups = {
+            name: GroupReplay(sizes[name], mean.value, tuple(change[name]), tuple(variances[name]), mean.se**2)
+            for name, mean in plain.items()
+        }
+        return PeriodReplay(tuple(levels[at] for at in tried), groups)
+
+    def _buy(self, what: str, cost: Callable[[float], float], codes: Codes, names: Sequence[str]) -> float | None:
+        """Spend what the smallest payable group costs by its expected number of users; None, and why, if too much."""
+        n, total = int(np.count_nonzero(codes >= 0)), sum(self._known.values())
+        if self.budget.is_off:
+            return math.inf
+        shares = [self._known.get(name, 0.0) / total if total else 1 / len(names) for name in names]
+        enough = [n * share for share in shares if self._min_group_size <= n * share < n]
+        self.why = TOO_FEW
+        if len(enough) < 2:
+            return None
+        limit, costs = self.budget.limit(what), [cost(size) for size in enough]
+        price = max((each for each in costs if each <= limit * _PAYABLE), default=min(costs))
+        if price > self.budget.allowed(what):
+            when = self.budget.when(what, price)
+            self.why = TOO_NOISY if when is None else too_early(when)
+            return None
+        self.budget.spend(what, price)
+        return price
+
+    def _sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
         """The size of each group that is large enough; if one alone is not, the next smallest is left out, too.
 
         Else the mean over everyone minus those of the others would reveal that group's. The margin above
         `min_group_size` makes it improbable that noise alone makes a group large enough.
         """
-        scale, counts = _scale(what, self.epsilon), np.bincount(codes[codes >= 0], minlength=len(names))
-        noisy = {name: float(counts[code]) + self._laplace(scale, what, name) for code, name in enumerate(names)}
-        minimum = self._min_group_size + scale * math.log(0.5 / _DOUBT)
+        noisy = self._noisy_sizes(what, codes, names, cost)
+        minimum = self._min_group_size + noise_margin(_scale(1.0, cost), _DOUBT)
         large = sorted((name for name in names if noisy[name] >= minimum), key=lambda name: noisy[name])
         if len(names) - len(large) == 1:
             large = large[1:]
         return {name: noisy[name] for name in names if name in large}
 
-    def means(
+    def _noisy_sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
+        counts = np.bincount(codes[codes >= 0], minlength=len(names))
+        noise = self._noise(f"sizes {what}", names, _scale(1.0, cost))
+        return {name: float(counts[code]) + noise[code] for code, name in enumerate(names)}
+
+    def _means(
         self,
         what: str,
         values: Array,
         codes: Codes,
         names: Sequence[str],
         sizes: Mapping[str, float],
+        cost: float,
         least: float = 0.0,
-        quality: float | None = None,
-        *,
         most: float = 1.0,
-        part: str = "",
-        n_parts: int = 1,
     ) -> GroupMeans:
-        """The mean of each group, of values between `least` and `most`; `quality` defaults to everyone's mean.
+        """The mean of each group, of values between `least` and `most`.
 
         It sums deviations from everyone's mean, so that an error in a group's size hardly matters, and takes the
-        variance from everyone. Both are known without anybody's group. Where one share of the budget pays for several
-        sets of means, `part` names this one of `n_parts`.
+        variance from everyone. Both are known without anybody's group.
         """
         values = np.clip(values, least, most)
-        everyone, variance = (float(values.mean()), float(values.var())) if len(values) else (0.0, 0.0)
-        scale = n_parts * _scale(what, self.epsilon) * max(most - everyone, everyone - least)  # what one user can add
-        means = {}
+        b, variance = _range(values, codes, least, most)
+        everyone = float(values[codes >= 0].mean()) if (codes >= 0).any() else 0.0
+        scale, means = _scale(b, cost), {}
+        draws, n_groups = self._noise(what, names, scale), len(names)
         for code, name in enumerate(names):
             if (size := sizes.get(name)) is not None:
-                total = float((values[codes == code] - everyone).sum()) + self._laplace(scale, what, part, name)
-                noise = _SE_OF_LAPLACE * scale / size
+                total = float((values[codes == code] - everyone).sum()) + draws[code]
+                noise = scale * math.sqrt(1 - 1 / n_groups) / size
                 mean = min(max(everyone + total / size, least), most)
                 means[name] = Normal(mean, math.hypot(math.sqrt(variance / size), noise), noise)
-        return GroupMeans(sizes, means, everyone if quality is None else quality)
+        return GroupMeans(sizes, means, scale, n_groups, TOO_FEW)
 
-    def replay(self, values: Array, codes: Codes, names: Sequence[str], levels: Sequence[Level]) -> PeriodReplay:
-        """All levels on a period, from the users' values (U, L); with noise a few levels (`RUNGS`).
+    def _noise(self, what: str, names: Sequence[str], scale: float) -> Array:
+        """Normal noise for each group, which the secret determines; together 0, as the groups' sum is known."""
+        draws = np.array([self._draw(what, name) for name in names]) * scale
+        return draws - draws.mean()
 
-        A user's changes at these levels are cut off at ± `MAX_CHANGE`. The variance is that of everyone plus that of
-        the noise.
-        """
-        if self.epsilon == "off":
-            return PeriodReplay.of(levels, values, codes, names, self._min_group_size)
-        tried = [at for at, level in enumerate(levels) if level == NO_LEVEL or level.weight in RUNGS]
-        sizes = self.sizes("replay sizes", codes, names)
-        plain = self.means("replay", values[:, 0], codes, names, sizes).readable().means
-        changes, variances = ({name: [0.0] for name in plain} for _ in range(2))
-        for at in tried[1:]:
-            change = values[:, at] - values[:, 0]
-            options: dict[str, Any] = {"least": -MAX_CHANGE, "most": MAX_CHANGE, "n_parts": len(tried) - 1}
-            moved = self.means("replay changes", change, codes, names, sizes, part=str(levels[at]), **options).means
-            for name in plain:
-                changes[name].append(moved[name].value)
-                variances[name].append(moved[name].se ** 2)
-        groups = {
-            name: GroupReplay(sizes[name], mean.value, tuple(changes[name]), tuple(variances[name]), mean.se**2)
-            for name, mean in plain.items()
-        }
-        return PeriodReplay(tuple(levels[at] for at in tried), groups)
-
-    def _laplace(self, scale: float, *names: str) -> float:
-        """A draw that the secret and these names determine."""
+    def _draw(self, *names: str) -> float:
         digest = hmac.digest(self._secret, "\x1f".join(("noise", self._label, *names)).encode(), "sha256")
-        u = (int.from_bytes(digest[:7], "big") + 0.5) / 2**56 - 0.5
-        return -scale * math.copysign(math.log1p(-2 * abs(u)), u)
+        return _NORMAL.inv_cdf((int.from_bytes(digest[:6], "big") + 0.5) / 2**48)
 
 
-def readable_from(epsilon: float | Literal["off"], quality: float) -> int:
-    """About how many tested users a group needs for a readable mean of a period, by everyone's mean quality.
+def _scale(b: float, cost: float) -> float:
+    """The standard deviation of the noise of sums where one user can add at most b."""
+    return math.sqrt(2 / cost) * b
 
-    >>> readable_from(1.0, 0.1), readable_from(2.0, 0.1), readable_from(1.0, 0.2)
-    (306, 153, 136)
+
+def _range(values: Array, codes: Codes, least: float, most: float) -> tuple[float, float]:
+    """How far a user's value can be from everyone's mean, and the variance of the values."""
+    own = np.clip(values[codes >= 0], least, most)
+    if not len(own):
+        return most - least, 1e-9
+    mean = float(own.mean())
+    return max(most - mean, mean - least), max(float(own.var()), 1e-9)
+
+
+def people_needed(epsilon: float, quality: float, days: float) -> int:
+    """About how many people two equal groups need for a gap to be published every so many days.
+
+    `quality` is everyone's mean; the variance of users' values is taken to be half of what hits would have.
+
+    >>> people_needed(4.0, 0.14, 30), people_needed(4.0, 0.14, 91)
+    (2137, 705)
     """
-    return math.ceil(_SE_OF_LAPLACE * _scale("period", epsilon) * max(1 - quality, quality) / (_MAX_NOISE * quality))
+    b, variance = max(1 - quality, quality), quality * (1 - quality) / 2
+    accrued = SHARES["report"] * mu_of(epsilon) ** 2 * days * DAY / QUARTER
+    return math.ceil(4 * b**2 / (_AIM**2 * variance * (1 - _OF_SIZES) * accrued))
 
 
-def _scale(what: str, epsilon: float | Literal["off"]) -> float:
-    """The scale of the noise where one user can add at most 1."""
-    return 0.0 if epsilon == "off" else _SENSITIVITY / (epsilon * SHARES[what])
+def group_names(values: pa.Array, config: LiveConfig, secret: bytes) -> list[str]:
+    """The names of the groups: the declared ones, or values that enough people have.
+
+    How many are enough is secret, so that nobody learns from a name that the last person needed for it has that value.
+    """
+    if not len(values):
+        return []
+    if config.groups is not None:
+        return list(config.groups)
+    counts, least, names = pc.value_counts(values).to_pylist(), config.gate.min_group_size, []
+    for each in counts:
+        name = each["values"]
+        digest = hmac.digest(secret, f"enough people\x1f{name}".encode(), "sha256")
+        if each["counts"] >= least + int.from_bytes(digest[:6], "big") % (least + 1) or name == config.advantaged:
+            names.append(name)
+    return sorted(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,22 +364,24 @@ class Comparison:
     before: Array
     after: Array
     groups_before: GroupMeans
-    groups_change: GroupMeans  # of the groups whose mean is readable under both models
-    epsilon: float | str = "off"
+    groups_change: GroupMeans
     is_established: np.ndarray[Any, np.dtype[np.bool_]] | None = None  # which users were known before the period
 
     @classmethod
     def of(
-        cls, release: Release, before: UserResults, after: UserResults, names: Sequence[str], n_established: int
+        cls,
+        release: Release,
+        before: Array,
+        after: Array,
+        codes: Codes,
+        names: Sequence[str],
+        max_fall: float,
+        is_established: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
     ) -> Comparison:
-        """From the results of both; groups are made up of the first `n_established` users."""
-        old, new, codes = ndcg_of(before), ndcg_of(after), established(before, n_established)
-        sizes = release.sizes("held-out sizes", codes, names)
-        groups = release.means("held-out", old, codes, names, sizes)
-        change = release.means("change", new - old, codes, names, sizes, -1.0, groups.quality)
-        readable = groups.plus(change, 0.0, 1.0).readable().means
-        known = before.users < n_established
-        return cls(old, new, groups.only(readable), change.only(readable), release.epsilon, known)
+        groups = (NO_GROUPS, NO_GROUPS)
+        if len(names) > 1:
+            groups = release.compare(before, after - before, codes, names, max_fall)
+        return cls(before, after, *groups, is_established)
 
     @property
     def groups_after(self) -> GroupMeans:
@@ -279,24 +389,17 @@ class Comparison:
 
     def gains(self) -> dict[str, Any]:
         """The candidate's gain for everyone, each group, and each group's gap: [value, [low, high]]."""
+        groups, gaps = self.groups_change.readable().means, self.groups_change.gaps()
         return {
             "everyone": _exact(Normal.mean(self.after - self.before)),
-            "groups": {name: change.published() for name, change in self.groups_change.means.items()},
-            "gaps": {name: change.published() for name, change in self.groups_change.gaps().items()},
+            "groups": {name: change.published() for name, change in groups.items()},
+            "gaps": {name: change.published() for name, change in gaps.items() if change.is_readable},
         }
 
 
 def ndcg_of(results: UserResults) -> Array:
     """Each user's NDCG."""
     return results.values_of(DEFAULT_METRICS["ndcg"])
-
-
-def established(results: UserResults, n_established: int) -> Codes:
-    """The groups of users who were known before the period; newcomers count in none.
-
-    Else an attacker could invent users until a group is just large enough to be reported if a victim belongs to it.
-    """
-    return np.where(results.users < n_established, results.codes, UNKNOWN)
 
 
 def reported(
@@ -318,8 +421,7 @@ def reported(
         "n_tested_users": evaluation.n_users,
         "n_cold_users": evaluation.n_cold_users,
         "withheld": {
-            name: too_noisy(epsilon) if name in groups.sizes else TOO_FEW
-            for name in sorted(set(names) - set(groups.means))
+            name: TOO_NOISY if name in groups.sizes else groups.why for name in sorted(set(names) - set(groups.means))
         },
         "epsilon": epsilon,
     }
@@ -333,7 +435,7 @@ def reported_regret(
     It is withheld where the 95 % interval of what a level changes is wider than `MAX_WIDTH` of the group's mean.
     """
     pooled, regret = PooledReplay.of(periods), past_regret(periods, level)
-    withheld = dict.fromkeys(names, TOO_FEW if epsilon == "off" else too_noisy(epsilon))
+    withheld = dict.fromkeys(names, TOO_FEW if epsilon == "off" else TOO_NOISY)
     found = {}
     for g, name in enumerate(() if pooled is None else pooled.names):
         assert pooled is not None
@@ -350,6 +452,7 @@ def _exact(mean: Normal) -> list[Any]:
 
 def _by_group(score: GroupScores, groups: GroupMeans, names: Sequence[str], advantaged: str | None) -> GroupScores:
     means, gaps = {name: round(mean.value, _DIGITS) for name, mean in groups.means.items()}, groups.gaps()
+    gaps = {name: gap for name, gap in gaps.items() if gap.is_readable}
     if not gaps:
         return GroupScores(score.mean, score.interval, {name: means.get(name) for name in sorted(names)})
     if advantaged not in gaps:  # with three groups or more it must be declared

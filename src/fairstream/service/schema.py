@@ -239,6 +239,26 @@ open_events = sa.Table(  # how many events of the open period each ingest key ha
 )
 
 
+privacy_spent = sa.Table(  # what was published about groups, and what it cost of the privacy budget
+    "privacy_spent",
+    metadata,
+    Column("seq", _BIG, primary_key=True, autoincrement=True),
+    Column("time", sa.BigInteger, nullable=False),
+    Column("what", sa.String(16), nullable=False, comment="sizes, report, gate or target"),
+    Column("cost", sa.Float, nullable=False, comment="squared mu of Gaussian differential privacy: costs add up"),
+    Column("published", sa.JSON, nullable=False, comment="of sizes: the size of each group, with noise"),
+    sqlite_autoincrement=True,
+)
+
+tested_users = sa.Table(  # each user's last test since numbers of groups were published
+    "tested_users",
+    metadata,
+    Column("user_id", sa.Text, primary_key=True),
+    Column("t", sa.Integer, nullable=False, comment="the period"),
+    Column("value", sa.Float, nullable=False, comment="NDCG"),
+)
+
+
 def of_users(dialect: sa.Dialect, user_ids: Collection[str]) -> sa.ColumnElement[bool]:
     """The condition that an event is of one of these users, for a look at their events alone."""
     if dialect.name == "postgresql":

@@ -193,10 +193,9 @@ tested."""
 class Privacy(Configuration):
     """What may be published about groups."""
 
-    epsilon: Annotated[float, Field(gt=0)] | Literal["off"] = 1.0
-    """Budget of differential privacy of each update: all that it publishes about groups changes by a factor of at \
-most e^epsilon in probability, whatever one person's group is. "off": no noise, for made-up people or where sizes and \
-means of groups are public anyway."""
+    epsilon_per_quarter: Annotated[float, Field(gt=0)] | Literal["off"] = 4.0
+    """Budget of differential privacy: all that a quarter (91 days) publishes about groups is (epsilon, 10^-6)-private \
+in one person's group. "off": exact numbers, for made-up people or where sizes and means of groups are public anyway."""
 
 
 class Alerts(Configuration):

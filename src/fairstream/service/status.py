@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
+from fairstream.service.budget import PrivacyStatus
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.forgetting import pending_requests
-from fairstream.service.gaps import Gap, falling, gap_in, noise_words, score_in, why_no_gap
+from fairstream.service.gaps import Gap, falling, latest_gap, score_in, why_no_gap
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, unpromoted_in_a_row
 from fairstream.service.settings import judged
@@ -31,7 +32,8 @@ class Status(BaseModel):
     trend: str | None  # a sentence, if the quality falls
     largest_gap: Gap | None  # between a group and everyone else, as published
     no_gap: str | None  # why there is none although groups are known
-    epsilon: float | str  # of the noise that numbers of groups carry; "off": none
+    gap_period: int | None  # the period whose evaluation has it: not every update publishes numbers of groups
+    privacy: PrivacyStatus
     n_forgettings_pending: int  # requests to forget people that are not completed
     n_waiting: int  # events that wait for the next update
     every: str | None
@@ -42,7 +44,7 @@ class Status(BaseModel):
         last, newest = closed_periods(engine, limit=_LATEST), updates.listed(engine, limit=1)
         evaluation = (last[-1].evaluation or {}) if last else {}
         score = score_in(evaluation)
-        gap = gap_in(score)
+        released, gap = latest_gap(last)
         return cls.model_validate(
             {
                 "model": current and current.model,
@@ -54,8 +56,9 @@ class Status(BaseModel):
                 "judged_by": evaluation.get("kinds", []),
                 "trend": falling([score_in(period.evaluation).get("mean") for period in last]),
                 "largest_gap": gap,
+                "gap_period": released and released.t,
                 "no_gap": why_no_gap(evaluation) if gap is None and score.get("by_group") else None,
-                "epsilon": workspace.config.privacy.epsilon,
+                "privacy": PrivacyStatus.of(engine, workspace.config.privacy),
                 "n_forgettings_pending": pending_requests(engine)[0],
                 "n_waiting": EventStore(workspace).n_open(),
                 "every": workspace.config.every,
@@ -68,12 +71,12 @@ class Status(BaseModel):
             lines = [f"Model {self.model} has been in service since {self.since:%Y-%m-%d %H:%M:%S} UTC."]
         if self.ndcg is not None:
             by = f" by {judged(self.judged_by)}" if self.judged_by else ""
-            gap = "" if self.largest_gap is None else f"; {self.largest_gap.words}"
+            gap = "" if self.largest_gap is None else f"; as of period {self.gap_period}, {self.largest_gap.words}"
             gap += "" if self.no_gap is None else f"; no gap between groups is reported: {self.no_gap}"
             lines.append(f"On the last of {self.n_periods} periods its NDCG{by} was {self.ndcg:.4f}{gap}.")
             if self.trend is not None:
                 lines.append(self.trend)
-            if self.largest_gap is not None and (noise := noise_words(self.epsilon)) is not None:
+            if self.largest_gap is not None and (noise := self.privacy.sentence) is not None:
                 lines.append(noise)
         if (done := self.last_update) is not None:
             reason = f": {done.reason}" if done.reason else ""

@@ -27,7 +27,8 @@ from fairstream.errors import DataError, ModelError
 from fairstream.evaluation import Evaluation
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.candidates import Candidates, Trial, names_of
+from fairstream.service.budget import Budget, spends
+from fairstream.service.candidates import Candidates, Trial
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import (
     EventStore,
@@ -113,14 +114,16 @@ class _Update:
                 f"{n_users} users have held-out {self.kinds.words} to judge by, {needed} are needed "
                 f"(gate.min_tested_users)"
             )
-        privacy, secret = self.workspace.config.privacy, self.workspace.secret
-        release = Release(secret, privacy, self.gate.min_group_size, f"{self.t} {self.sha256}")
+        self.budget = Budget.read(self.engine, self.workspace.config.privacy)
+        sizes = next((spend.published for spend in spends(self.engine, "sizes", 1)), {})
+        label = f"{self.t} {self.sha256}"
+        release = Release(self.workspace.secret, self.gate.min_group_size, label, self.budget, sizes)
         self.candidates = Candidates(self.workspace, self.start, self.periods, release)
         evaluation, drifts, parent = None, list[Check](), self.candidates.parent
         try:
             if parent is not None:
                 self.say(f"judging model {parent.id} by {len(self.split.counted)} events of period {self.t}")
-                evaluation = self._reported(*self.candidates.judge_in_service(self.split.counted))
+                evaluation = self._reported(*self.candidates.judge_in_service(self.split.counted, self.t))
                 drifts = list(self._drifts(evaluation, parent))
             self.say(f"learning {len(self.split.learned)} events")
             begin = time.perf_counter()
@@ -238,12 +241,14 @@ class _Update:
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "files": files, "period": period})
+            self.budget.store(connection)
+            self.candidates.tested.store(connection)
             outcome = Outcome(kind, "; ".join((decision.reason, *self._notes())), self.t, name)
             self.conclude(connection, outcome)
         if control := about.get("control"):
             self.say(control["sentence"])
         self.say(f"model {name} is {kind}: {outcome.reason}")
-        noise = noise_words(self.workspace.config.privacy.epsilon)
+        noise = noise_words(self.workspace.config.privacy.epsilon_per_quarter)
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome
@@ -280,19 +285,19 @@ class _Update:
             about["data"] |= {"n_new_items": trial.n_new_items, "n_surplus": self.split.n_surplus}
             comparison = trial.comparison
             groups = NO_GROUPS if comparison is None else comparison.groups_after
-            about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
-            about |= _control(trial, self.workspace.config.privacy.epsilon)
+            about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups.readable())}
+            about |= _control(trial, self.candidates.names, self.workspace.config.privacy.epsilon_per_quarter)
             if trial.before is not None and comparison is not None:
-                about["before"] = self._reported(trial.before, comparison.groups_before)
+                about["before"] = self._reported(trial.before, comparison.groups_before.readable())
                 about["gains"] = comparison.gains()
             if trial.rejected:
                 about["learned_rejected_periods"] = list(trial.rejected)
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
-        names, config = names_of(evaluation), self.workspace.config
+        names, config = self.candidates.names, self.workspace.config
         kinds = {"kinds": list(self.kinds.judge_by)} if self.kinds.judge_by else {}
-        return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon) | kinds
+        return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon_per_quarter) | kinds
 
 
 def _counts(events: pa.Table) -> Any:
@@ -309,9 +314,9 @@ def _hash(events: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _control(trial: Trial, epsilon: float | str) -> dict[str, Any]:
+def _control(trial: Trial, names: list[str], epsilon: float | str) -> dict[str, Any]:
     """The target of a candidate, the level that it chose, and each group's regret; the weights of events, if any."""
-    recommender, state, names = trial.recommender, trial.recommender.state, names_of(trial.after)
+    recommender, state = trial.recommender, trial.recommender.state
     weights, target, update = state.event_weights, recommender.recipe.target, recommender.last_update
     about: dict[str, Any] = {"event_weights": {name: weights.get(name, 1.0) for name in names}} if weights else {}
     if target is None:

@@ -92,8 +92,8 @@ def _by_stratum(values: Array, strata: Codes) -> tuple[tuple[int, int, float], .
     return tuple((int(s), int(m), float(values[strata == s].mean())) for s, m in zip(present, n, strict=True))
 
 
-ReplayGroups = Callable[[Rows, Array, Codes, tuple[str, ...], tuple[Level, ...]], PeriodReplay]
-"""From the users' rows, their values (U, L), the codes and names of their groups, and the levels."""
+ReplayGroups = Callable[[Rows, Array, Codes, tuple[str, ...], tuple[Level, ...]], PeriodReplay | None]
+"""From the users' rows, their values (U, L), the codes and names of their groups, and the levels; None: no replay."""
 
 
 @dataclass(frozen=True)

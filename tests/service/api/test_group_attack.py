@@ -68,7 +68,9 @@ def test_an_item_of_ones_own_reveals_no_group(tmp_path: Path, name: str, target:
     options = {"pretrain_epochs": 5, "model_settings": {"embedding_dim": 16}} if name == "mf" else {}
     learning = Learning(model=name, method="Finetune", **TARGETS[target], **options)
     limits = Limits(max_k=1000, max_users=1000, requests_per_second=10_000)
-    config = LiveConfig(group="community", learning=learning, gate=OPEN, limits=limits, privacy=Privacy(epsilon="off"))
+    config = LiveConfig(
+        group="community", learning=learning, gate=OPEN, limits=limits, privacy=Privacy(epsilon_per_quarter="off")
+    )
     random = np.random.default_rng(0)
     known = sorted(set(PERIODS[0]["user_id"].to_pylist()))
     victims = random.choice(known, N_VICTIMS, replace=False).tolist()

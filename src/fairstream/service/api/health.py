@@ -18,13 +18,15 @@ from fairstream.service.api.auth import Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.schemas import Reply
 from fairstream.service.api.service import RunningService, Service
+from fairstream.service.budget import PrivacyStatus
 from fairstream.service.database import now
 from fairstream.service.event_store import closed_periods
 from fairstream.service.forgetting import pending_requests
-from fairstream.service.gaps import gap_in, score_in
+from fairstream.service.gaps import latest_gap, score_in
 from fairstream.service.records import FINISHED
 
 router = APIRouter(tags=["health"])
+_LATEST = 60  # periods in which the latest gap is looked for
 PUBLIC = frozenset(("/healthz", "/readyz", "/v1/openapi.json"))  # paths that need no key
 
 
@@ -113,12 +115,14 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
     yield _gauge("forgetting_oldest_seconds", "Age of the oldest of them.", age)
     if (current := registry.in_service(engine)) is not None:
         yield _gauge("promoted_seconds", "Time of the last promotion.", current.since / 1e6)
-    for period in closed_periods(engine, limit=1):
-        score = score_in(period.evaluation)
-        if score.get("mean") is not None:
-            yield _gauge("ndcg", "NDCG on the last closed period.", score["mean"])
-        if (gap := gap_in(score)) is not None:
-            yield _gauge("largest_gap", "The largest gap of a group on it.", gap.value)
-            if gap.margin is not None:
-                about = "Half of the 95 % interval of the largest gap, privacy noise included."
-                yield _gauge("largest_gap_margin", about, gap.margin)
+    privacy = PrivacyStatus.of(engine, service.workspace.config.privacy)
+    yield _gauge("privacy_spent", "Share of this quarter's privacy budget that is spent.", privacy.spent)
+    periods = closed_periods(engine, limit=_LATEST)
+    if periods and (mean := score_in(periods[-1].evaluation).get("mean")) is not None:
+        yield _gauge("ndcg", "NDCG on the last closed period.", mean)
+    _, gap = latest_gap(periods)
+    if gap is not None:
+        yield _gauge("largest_gap", "The largest gap of a group that was published last.", gap.value)
+        if gap.margin is not None:
+            about = "Half of the 95 % interval of the largest gap, privacy noise included."
+            yield _gauge("largest_gap_margin", about, gap.margin)

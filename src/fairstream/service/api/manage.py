@@ -17,6 +17,7 @@ from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import Cursor, Limit, Number, Page, Reply, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
+from fairstream.service.budget import PrivacyStatus
 from fairstream.service.event_store import closed_periods
 from fairstream.service.forgetting import Request, export, get_request, request_forget, request_id
 from fairstream.service.records import Model, Period, Time, Update
@@ -185,6 +186,12 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId, resp
     id_ = request_id(service.workspace, user_id)
     response.headers["Location"] = f"/v1/forgettings/{id_}"
     return ForgetRequest(id=id_, n_events=n_events)
+
+
+@router.get("/v1/privacy", operation_id="show_privacy")
+def show_privacy(service: RunningService, _: Reader) -> PrivacyStatus:
+    """Show what may be published about groups in a quarter, and how much of it is spent."""
+    return PrivacyStatus.of(service.workspace.engine, service.workspace.config.privacy)
 
 
 @router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems("unknown_id"))

@@ -1,0 +1,211 @@
+"""The privacy budget of groups: what updates may publish about them in a quarter, and what they have spent.
+
+The unit is the squared μ of Gaussian differential privacy, which adds up over all that is published. Somebody who knows
+everything but one person's group, and how the noise is made, guesses it right with probability Φ(μ / 2) at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Engine, delete, func, insert, select
+
+from fairstream.evaluation.resampling import Array
+from fairstream.service import schema
+from fairstream.service.database import now, reading
+from fairstream.service.people import in_parts
+from fairstream.service.records import Record, Time
+from fairstream.service.settings import Privacy
+
+SHARES: Final = {"sizes": 0.05, "report": 0.5, "gate": 0.2, "target": 0.25}
+"""How the budget is divided: the sizes of groups among all people, the numbers of periods, the gate, the target."""
+DELTA: Final = 1e-6
+DAY = 86_400_000_000
+QUARTER: Final = 91 * DAY
+_FIRST = 30 * DAY  # the first numbers may cost what accrues in so much time
+_NORMAL = NormalDist()
+_N_HALVINGS = 60
+
+
+def mu_of(epsilon: float) -> float:
+    """The μ of Gaussian privacy that is (ε, `DELTA`)-private.
+
+    >>> round(mu_of(1.0), 3), round(mu_of(4.0), 3)
+    (0.237, 0.838)
+    """
+    low, high = 0.0, 2 * math.sqrt(epsilon) + epsilon
+    for _ in range(_N_HALVINGS):
+        mu = (low + high) / 2
+        delta = _NORMAL.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * _NORMAL.cdf(-mu / 2 - epsilon / mu)
+        low, high = (mu, high) if delta < DELTA else (low, mu)
+    return low
+
+
+def guess_of(cost: float) -> float:
+    """The largest probability of a right guess at a person's group after this cost.
+
+    >>> guess_of(0.0), round(guess_of(1.0), 3)
+    (0.5, 0.691)
+    """
+    return _NORMAL.cdf(math.sqrt(cost) / 2)
+
+
+class Spend(Record):
+    """What was spent once."""
+
+    time: Time
+    what: str  # sizes, report, gate or target
+    cost: float  # squared μ
+    published: dict[str, Any]
+
+
+@dataclass
+class Budget:
+    """What may be spent on groups at a time; it accrues evenly and is lost after a quarter.
+
+    Each purpose has its share. It may spend what has accrued since it spent last, so that one update does not use up
+    what later ones need; and in no quarter more than its share.
+    """
+
+    privacy: Privacy
+    spent: list[tuple[int, str, float]] = field(default_factory=list)
+    at: int = 0
+    since: int | None = None  # when the first period was closed
+    new: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, engine: Engine, privacy: Privacy) -> Budget:
+        rows, first, at = schema.privacy_spent.c, func.min(schema.periods.c.closed), now()
+        recent = select(rows.time, rows.what, rows.cost).where(rows.time > at - QUARTER)
+        with reading(engine) as connection:
+            spent = [(row.time, row.what, row.cost) for row in connection.execute(recent)]
+            return cls(privacy, spent, at, connection.scalar(select(first)))
+
+    @property
+    def is_off(self) -> bool:
+        return self.privacy.epsilon_per_quarter == "off"
+
+    def limit(self, what: str) -> float:
+        """What a purpose may spend in a quarter."""
+        epsilon = self.privacy.epsilon_per_quarter
+        return math.inf if epsilon == "off" else SHARES[what] * mu_of(epsilon) ** 2
+
+    def allowed(self, what: str) -> float:
+        """What a purpose may spend now."""
+        own, limit = [(time, cost) for time, name, cost in self.spent if name == what], self.limit(what)
+        if self.is_off:
+            return limit
+        accrued = limit * min(1.0, max(0, self.at - self._last(what)) / QUARTER)
+        return min(accrued, limit - sum(cost for time, cost in own if time > self.at - QUARTER))
+
+    def when(self, what: str, cost: float) -> int | None:
+        """When a cost will have accrued; None: never."""
+        limit = self.limit(what)
+        return None if cost > limit else max(self.at, self._last(what) + int(cost / limit * QUARTER))
+
+    def spend(self, what: str, cost: float, published: dict[str, Any] | None = None) -> None:
+        if not self.is_off:
+            self.spent.append((self.at, what, cost))
+            self.new.append({"time": self.at, "what": what, "cost": cost, "published": published or {}})
+
+    def store(self, connection: Connection) -> None:
+        """Store what was spent, in the transaction that publishes the numbers."""
+        if self.new:
+            connection.execute(insert(schema.privacy_spent), self.new)
+
+    def _last(self, what: str) -> int:
+        own = [time for time, name, _ in self.spent if name == what]
+        return max(own) if own else (self.at if self.since is None else self.since) - _FIRST
+
+
+def spends(engine: Engine, what: str | None = None, limit: int | None = None) -> list[Spend]:
+    """Return what was spent, the latest first."""
+    rows = schema.privacy_spent
+    query = select(rows).order_by(rows.c.seq.desc()).limit(limit)
+    with reading(engine) as connection:
+        chosen = query if what is None else query.where(rows.c.what == what)
+        return [Spend(**row) for row in connection.execute(chosen).mappings()]
+
+
+class PrivacyStatus(BaseModel):
+    """What may be published about groups in a quarter, and how much of it the last 91 days have used."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epsilon_per_quarter: float | str  # "off": numbers of groups are exact
+    delta: float
+    spent: float  # as a share of the quarter's budget
+    left: float
+    spent_by: dict[str, float]  # for sizes of groups, reports, the gate and the target; shares of the whole budget
+    max_guess: float  # how probably somebody who knows all else guesses a group from all ever published, at most
+    max_guess_per_quarter: float  # the same from what a quarter may publish
+
+    @classmethod
+    def of(cls, engine: Engine, privacy: Privacy) -> PrivacyStatus:
+        budget = Budget.read(engine, privacy)
+        costs = {what: sum(cost for _, name, cost in budget.spent if name == what) for what in SHARES}
+        total = math.inf if budget.is_off else sum(map(budget.limit, SHARES))
+        used = sum(costs.values())
+        with reading(engine) as connection:
+            ever = connection.scalar(select(func.sum(schema.privacy_spent.c.cost))) or 0.0
+        return cls(
+            epsilon_per_quarter=privacy.epsilon_per_quarter,
+            delta=DELTA,
+            spent=used / total,
+            left=max(0.0, 1 - used / total),
+            spent_by={what: cost / total for what, cost in costs.items()},
+            max_guess=1.0 if budget.is_off else guess_of(ever),
+            max_guess_per_quarter=1.0 if budget.is_off else guess_of(total),
+        )
+
+    @property
+    def sentence(self) -> str | None:
+        """What readers of groups' numbers must know; None where there is no noise."""
+        if self.epsilon_per_quarter == "off":
+            return None
+        return (
+            f"Numbers of groups carry noise on purpose, for privacy (epsilon = {self.epsilon_per_quarter:g} a quarter, "
+            f"{self.spent:.0%} spent): whoever knows all else guesses a person's group from them with at most "
+            f"{self.max_guess:.0%}."
+        )
+
+
+class LatestTests:
+    """Each user's last test since numbers of groups were published: one record for each, so that each counts once."""
+
+    def __init__(self, engine: Engine) -> None:
+        rows = schema.tested_users.c
+        with reading(engine) as connection:
+            self._values = dict(connection.execute(select(rows.user_id, rows.value)).all())
+        self._new, self._is_cleared = list[dict[str, Any]](), False
+
+    def add(self, user_ids: Sequence[str], values: Array, t: int) -> None:
+        """Take up the tests of a period."""
+        self._new = [
+            {"user_id": user_id, "t": t, "value": value}
+            for user_id, value in zip(user_ids, values.tolist(), strict=True)
+        ]
+        self._values |= {row["user_id"]: row["value"] for row in self._new}
+
+    def columns(self) -> tuple[list[str], Array]:
+        """Return the users and their values."""
+        return list(self._values), np.array(list(self._values.values()), np.float64)
+
+    def clear(self) -> None:
+        """Begin again: numbers were published."""
+        self._new, self._is_cleared = [], True
+
+    def store(self, connection: Connection) -> None:
+        rows = schema.tested_users
+        if self._is_cleared:
+            connection.execute(delete(rows))
+        for part in in_parts([row["user_id"] for row in self._new]):
+            connection.execute(delete(rows).where(rows.c.user_id.in_(part)))
+        if self._new:
+            connection.execute(insert(rows), self._new)
