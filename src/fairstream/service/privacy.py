@@ -215,10 +215,11 @@ class Release:
         own = changes[codes >= 0]
         variance = max(float(own.var(axis=0).mean()) if own.size else 0.0, 1e-9)
 
-        def cost(n: float) -> float:  # as much noise as sampling error: past periods are pooled
-            return 2 * MAX_CHANGE**2 * n_changes * (1 - 1 / len(names)) / (variance * n) / part
+        def cost(n: float) -> float:
+            return 2 * MAX_CHANGE**2 * n_changes * (1 - 1 / len(names)) / (MAX_NOISE**2 * variance * n) / part
 
-        spent = self._buy("target", cost, codes, names)
+        # As much noise as sampling error will do: past periods are pooled.
+        spent = self._buy("target", cost, codes, names, enough=MAX_NOISE**2)
         if spent is None:
             return None
         sizes = self._sizes("replay", codes, names, spent * _OF_SIZES)
@@ -236,24 +237,30 @@ class Release:
         }
         return PeriodReplay(tuple(levels[at] for at in tried), groups)
 
-    def _buy(self, what: str, cost: Callable[[float], float], codes: Codes, names: Sequence[str]) -> float | None:
-        """Spend what the smallest payable group costs by its expected number of users; None, and why, if too much."""
+    def _buy(
+        self, what: str, cost: Callable[[float], float], codes: Codes, names: Sequence[str], enough: float = 1.0
+    ) -> float | None:
+        """Spend what the smallest payable group costs by its expected number of users, or at least the share `enough`.
+
+        None, with the reason in `why`, if it is too much.
+        """
         n, total = int(np.count_nonzero(codes >= 0)), sum(self._known.values())
         if self.budget.is_off:
             return math.inf
         shares = [self._known.get(name, 0.0) / total if total else 1 / len(names) for name in names]
-        enough = [n * share for share in shares if self._min_group_size <= n * share < n]
+        large = [n * share for share in shares if self._min_group_size <= n * share < n]
         self.why = TOO_FEW
-        if len(enough) < 2:
+        if len(large) < 2:
             return None
-        limit, costs = self.budget.limit(what), [cost(size) for size in enough]
+        limit, costs = self.budget.limit(what), [cost(size) for size in large]
         price = max((each for each in costs if each <= limit * _PAYABLE), default=min(costs))
-        if price > self.budget.allowed(what):
-            when = self.budget.when(what, price)
+        if price * enough > (allowed := self.budget.allowed(what)):
+            when = self.budget.when(what, price * enough)
             self.why = TOO_NOISY if when is None else too_early(when)
             return None
-        self.budget.spend(what, price)
-        return price
+        spent = min(price, allowed)
+        self.budget.spend(what, spent)
+        return spent
 
     def _sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
         """The size of each group that is large enough; if one alone is not, the next smallest is left out, too.
