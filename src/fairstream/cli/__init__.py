@@ -58,6 +58,8 @@ COMMANDS = {
     "export": Command("people", SERVICE, "Print everything that the workspace stores about a person, as JSON."),
     "audit": Command("workspace_commands", SERVICE, "Verify the audit record and print it."),
     "keys": Command("workspace_commands", SERVICE, "Create, list and revoke API keys."),
+    "backup": Command("backup", SERVICE, "Write everything of a workspace into one file."),
+    "restore": Command("backup", SERVICE, "Make a workspace of a backup."),
     "upgrade": Command("workspace_commands", SERVICE, "Migrate a workspace's tables to this version."),
     "data": Command("data", DATA, "Download the paper's data sets; describe or ingest your data."),
 }

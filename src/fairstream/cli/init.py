@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fairstream.cli.console import Output, on_interrupt
-from fairstream.cli.options import Every, WorkspaceFolder
+from fairstream.cli.options import Database, Every, Schema, WorkspaceFolder, in_schema
 from fairstream.errors import ConfigurationError
 from fairstream.service.demo import DEMO, fill
 from fairstream.service.keys import make_key
@@ -38,24 +38,8 @@ def init(
         str | None,
         typer.Option(help="Value of the advantaged group.", show_default="the larger of two groups, of more none"),
     ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="postgresql://USER@HOST/NAME; with a password, give it by the variable.",
-            envvar="FAIRSTREAM_DATABASE",
-            show_default="SQLite in the folder",
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Schema for its tables, so that several workspaces share a database.",
-            envvar="FAIRSTREAM_SCHEMA",
-            show_default="public",
-        ),
-    ] = None,
+    database: Database = None,
+    schema: Schema = None,
     every: Every = None,
     model: Annotated[
         str | None,
@@ -96,10 +80,7 @@ def init(
     values = None if groups is None else [value.strip() for value in groups.split(",")]
     given = _given(group=group, groups=values, advantaged=advantaged, every=every)
     learning = _given(model=model, target=target, max_gap=max_gap, max_group_loss=max_group_loss)
-    if schema is not None:
-        if database is None:
-            raise ConfigurationError("--schema needs --database, because only PostgreSQL has schemas")
-        database += f"{'&' if '?' in database else '?'}schema={schema}"
+    database = in_schema(database, schema)
     if (folder / FILE).is_file():
         raise ConfigurationError(
             f"{folder} is a workspace already; its options are in {folder / FILE}, and `fairstream upgrade {folder}` "

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fairstream.errors import ConfigurationError
+
 Page = Annotated[Path, typer.Option("--output", metavar="FILE", help="The page: one HTML file that needs no network.")]
 DATA_FOLDER = "FAIRSTREAM_DATA"  # the variable that names the folder of prepared data sets
 
@@ -228,3 +230,30 @@ IdsFile = Annotated[
         show_default=False,
     ),
 ]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="postgresql://USER@HOST/NAME; with a password, give it by the variable.",
+        envvar="FAIRSTREAM_DATABASE",
+        show_default="SQLite in the folder",
+    ),
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Schema for its tables, so that several workspaces share a database.",
+        envvar="FAIRSTREAM_SCHEMA",
+        show_default="public",
+    ),
+]
+
+
+def in_schema(database: str | None, schema: str | None) -> str | None:
+    """Return the address of a database with the name of a schema."""
+    if schema is None:
+        return database
+    if database is None:
+        raise ConfigurationError("--schema needs --database, because only PostgreSQL has schemas")
+    return f"{database}{'&' if '?' in database else '?'}schema={schema}"

@@ -29,6 +29,7 @@ OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's lo
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
+_BLOCK_BYTES = 64 << 20
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -221,9 +222,12 @@ def driver_of(connection: Connection) -> Iterator[Any]:
 
 def _sqlite_select(raw: sqlite3.Connection, query: str, schema: pa.Schema) -> pa.Table:
     cursor = raw.execute(query)
-    parts = []
+    parts, booleans = [], [place for place, field in enumerate(schema) if pa.types.is_boolean(field.type)]
     while rows := cursor.fetchmany(_ROWS_OF_A_READ):
-        parts.append(pa.record_batch(list(zip(*rows, strict=True)), schema=schema))
+        columns = list(zip(*rows, strict=True))
+        for place in booleans:  # SQLite has numbers
+            columns[place] = tuple(None if value is None else bool(value) for value in columns[place])
+        parts.append(pa.record_batch(columns, schema=schema))
     return pa.Table.from_batches(parts, schema)
 
 
@@ -244,7 +248,7 @@ def insert_new(connection: Connection, into: str, rows: pa.Table) -> int:
 
 
 def copy_rows(connection: Connection, into: str, rows: pa.Table) -> int:
-    """PostgreSQL: insert rows of strings and int64 without nulls; a conflict is an error."""
+    """PostgreSQL: insert rows; a conflict is an error."""
     lines = io.BytesIO()
     pyarrow.csv.write_csv(rows, lines, pyarrow.csv.WriteOptions(include_header=False))
     statement = f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)"
@@ -258,8 +262,18 @@ def _postgres_select(raw: Any, query: str, schema: pa.Schema) -> pa.Table:
         lines = native_reader(copy)
     if not lines.size():
         return schema.empty_table()
+    size = lines.size()
     return pyarrow.csv.read_csv(
         lines,
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names),
-        convert_options=pyarrow.csv.ConvertOptions(column_types=schema),
+        # A row must not be longer than a block; a text may have several lines.
+        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=min(size, _BLOCK_BYTES)),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=schema,
+            null_values=[""],  # PostgreSQL writes an empty text as ""
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
     )

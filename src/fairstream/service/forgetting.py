@@ -11,6 +11,7 @@ A keyed hash of the id and a time remain: events after it are those of a new per
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ from fairstream.service.records import Model, Record, Time, UnknownIdError, from
 from fairstream.service.registry import deciding, tidy
 from fairstream.service.workspace import Workspace
 
+FORGOTTEN_LOG = "forgotten.log"  # who was forgotten, as hashes, in the workspace's folder
 _requests = schema.forgotten
 _TABLES = [
     table
@@ -206,7 +208,18 @@ def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], 
         connection.execute(insert(_requests), rows)
         bump(connection, "forgotten")
         record(connection, "forget", {"users": users, "n_events": n_events, "by": by})
+        _log(workspace, rows)
     return n_events
+
+
+def _log(workspace: Workspace, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Note beside the database who is forgotten, so that an older backup does not bring them back."""
+    line = canonical({"workspace": _mark(workspace), "forgotten": [[row["digest"], row["until"]] for row in rows]})
+    handle = os.open(workspace.folder / FORGOTTEN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(handle)
 
 
 def _rewrite_models(

@@ -53,7 +53,7 @@ from fairstream.service.people import PeopleStore
 from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
 
-_DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
+DATABASE, _PEOPLE_DATABASE, SECRET, _LOCK = "database", "people-database", "secret", ".updating"
 _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
 _SECRET_FILE = "FAIRSTREAM_SECRET_FILE"  # noqa: S105 (the name of the variable)
@@ -87,8 +87,8 @@ class Workspace:
                 raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
             upgrade(engine)
             if database is not None:
-                _write_private(folder / _DATABASE, database.encode())
-            secret = _new_secret(folder / _SECRET)
+                write_private(folder / DATABASE, database.encode())
+            secret = _new_secret(folder / SECRET)
             with writing(audited(engine, secret)) as connection:
                 connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
                 in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
@@ -211,7 +211,8 @@ class Workspace:
                         connection.exec_driver_sql(f"SELECT pg_advisory_unlock({lock})")
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read."""
     replace_file(path, content)
     path.chmod(0o600)
 
@@ -226,7 +227,7 @@ def _new_secret(path: Path) -> bytes:
     """Write a random secret, or take that of the file which the environment names."""
     if (given := os.environ.get(_SECRET_FILE)) is None:
         secret = secrets.token_bytes(_SECRET_BYTES)
-        _write_private(path, secret)
+        write_private(path, secret)
     elif len(secret := Path(given).read_bytes()) < _SECRET_BYTES:
         raise WorkspaceError(f"{given} must hold at least {_SECRET_BYTES} random bytes, and holds {len(secret)}")
     return secret
@@ -234,7 +235,7 @@ def _new_secret(path: Path) -> bytes:
 
 def _read_secret(folder: Path, engine: Engine) -> bytes:
     """Read the secret and check it against the database, because a wrong one would hash every id differently."""
-    path = Path(os.environ.get(_SECRET_FILE, folder / _SECRET))
+    path = Path(os.environ.get(_SECRET_FILE, folder / SECRET))
     try:
         secret = path.read_bytes()
     except OSError as error:
@@ -259,7 +260,7 @@ def _address(folder: Path) -> str | None:
     """Return the address of PostgreSQL, None for SQLite; the environment takes precedence over the file."""
     if (folder / EVENTS_FILE).exists():
         return None
-    written = read_text(folder / _DATABASE) if (folder / _DATABASE).exists() else None
+    written = read_text(folder / DATABASE) if (folder / DATABASE).exists() else None
     given = os.environ.get("FAIRSTREAM_DATABASE")
     if given is None or written is None:
         return given or written
@@ -277,13 +278,18 @@ def _engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
     return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
 
 
+def check_empty(folder: Path) -> bool:
+    """Raise if there is something in a folder; return whether it exists."""
+    if (existed := folder.exists()) and any(folder.iterdir()):
+        raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
+    return existed
+
+
 @contextmanager
 def _created_or_removed(folder: Path) -> Iterator[None]:
     """Make a folder, or take an empty one; if the block fails, remove what it has made."""
     try:
-        existed = folder.exists()
-        if existed and any(folder.iterdir()):
-            raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
+        existed = check_empty(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None

@@ -1,0 +1,65 @@
+"""`backup`, `restore` and `doctor` of a workspace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairstream.cli.console import Output
+from fairstream.cli.options import Database, Schema, WorkspaceFolder, in_schema
+from fairstream.cli.workspaces import opened, who
+from fairstream.service import backup as backups
+from fairstream.text import count
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="FILE.tar.zst or FILE.tar.gz.", show_default=False)]
+
+
+def backup(folder: WorkspaceFolder, file: File, *, output: Output) -> None:
+    """Write everything of a workspace into one file, while the service runs.
+
+    It holds every event that was acknowledged before, and the workspace's secret: only the owner may read it.
+    """
+    begin = time.monotonic()
+    with opened(folder) as workspace:
+        contents = backups.backup(workspace, file)
+    size = file.stat().st_size
+    output.print(
+        f"{file}: {count(contents.n_events)} events and {len(contents.models)} models in {size / 1e6:,.1f} MB, "
+        f"{time.monotonic() - begin:.1f} s. It holds the secret of the workspace: keep it private."
+    )
+    output.write({"file": str(file), "bytes": size, **vars(contents)})
+
+
+def restore(
+    file: File,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.", show_default=False)],
+    forgotten: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|DIR|none",
+            help="Who was forgotten since the backup: a list of `fairstream forget --list`, a `forgotten.log`, or the "
+            "folder of the workspace; `none` if it is certain that nobody was.",
+            show_default=False,
+        ),
+    ],
+    database: Database = None,
+    schema: Schema = None,
+    *,
+    output: Output,
+) -> None:
+    """Make a workspace of a backup, in a new folder and, with --database, an empty database or schema.
+
+    People who were forgotten since the backup are forgotten again before the workspace opens.
+    """
+    begin, since = time.monotonic(), None
+    if forgotten != "none":
+        since = backups.forgotten_since(Path(forgotten))
+    contents = backups.restore(file, folder, since, database=in_schema(database, schema), by=who())
+    output.print(
+        f"{folder}: the workspace of {contents.created} with {count(contents.n_events)} events and "
+        f"{len(contents.models)} models, {time.monotonic() - begin:.1f} s."
+    )
+    output.write({"folder": str(folder), **vars(contents)})

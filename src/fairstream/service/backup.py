@@ -1,0 +1,388 @@
+"""Back up a workspace into one file, and restore it, on either database.
+
+The file is a compressed tar: `backup.json` with the format, the tables as Arrow parts of one transaction, the models'
+files, the configuration, the secret, and last `checksums.json`, without which nothing is restored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from fairstream._version import __version__
+from fairstream.errors import FairstreamError, WorkspaceError
+from fairstream.files import sibling_tempdir
+from fairstream.service import schema
+from fairstream.service.audit import record
+from fairstream.service.database import (
+    EVENTS_FILE,
+    PEOPLE_FILE,
+    connect,
+    copy_rows,
+    insert_new,
+    latest_revision,
+    people_schema,
+    reachable,
+    revision,
+    select_rows,
+    upgrade,
+    writing,
+)
+from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
+from fairstream.service.settings import FILE
+from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empty, write_private
+
+FORMAT = 1
+_COMPRESSIONS = {".zst": "zstd", ".gz": "gzip"}
+_HEAD, _SUMS = "backup.json", "checksums.json"
+_PART_ROWS = 200_000
+_ARROW: tuple[tuple[type[Any], pa.DataType], ...] = (
+    (sa.Boolean, pa.bool_()),
+    (sa.Float, pa.float64()),
+    (sa.Integer, pa.int64()),
+    (sa.JSON, pa.string()),
+    (sa.String, pa.string()),
+)
+_TABLES = {table.name: table for table in schema.metadata.sorted_tables if table is not schema.model_files}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a backup holds."""
+
+    created: str
+    n_events: int
+    models: tuple[str, ...]
+
+
+def backup(workspace: Workspace, path: Path) -> Contents:
+    """Write a backup, which holds every event that was acknowledged before; the service may run."""
+    compression = _compression(path)
+    head = {"format": FORMAT, "fairstream": __version__, "revision": latest_revision()}
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    with ExitStack() as stack:
+        stack.enter_context(reachable(workspace.engine))
+        file = stack.enter_context(_private_file(path))
+        compressed = stack.enter_context(pa.CompressedOutputStream(str(file), compression))
+        writer = _Writer(stack.enter_context(tarfile.open(mode="w|", fileobj=compressed)))
+        writer.add(_HEAD, _json({**head, "created": created}))
+        with _snapshot(workspace.engine) as connection:
+            sequences = _sequences(connection)
+            models = tuple(_add_models(workspace, connection, writer))
+            n_events = sum(_add_table(connection, table, writer) for table in _TABLES.values() if table.schema is None)
+        with workspace.people() as people, _snapshot(people.engine) as connection:
+            _add_table(connection, schema.attributes, writer)
+        writer.add(FILE, (workspace.folder / FILE).read_bytes())
+        writer.add(SECRET, workspace.secret)
+        writer.add("sequences.json", _json(sequences))
+        writer.add(_SUMS, _json(writer.sums))
+    return Contents(created, n_events, models)
+
+
+def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | None = None, by: str) -> Contents:
+    """Make a workspace of a backup in a new folder and, if an address is given, an empty database.
+
+    `forgotten` lists who was forgotten since, a JSON object on each line; they are forgotten again before the
+    workspace opens.
+    """
+    check_empty(folder)
+    with ExitStack() as stack:
+        stack.enter_context(_as_sentence(path))
+        made = stack.enter_context(sibling_tempdir(folder, "restored")) / "new"
+        made.mkdir(mode=0o700)
+        compressed = stack.enter_context(pa.input_stream(str(path), compression=_compression(path)))
+        tar = stack.enter_context(tarfile.open(mode="r|", fileobj=compressed))
+        reader = _Reader(tar)
+        contents = _restore(reader, made, database)
+        with Workspace.open(made) as workspace:
+            with writing(workspace.engine) as connection:
+                record(connection, "restore", {"backup": contents.created, "by": by})
+            for line in (forgotten or "").split():  # each is JSON without blanks
+                apply_forgotten(workspace, line, by=by)
+            write_private(made / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
+        if folder.exists():
+            folder.rmdir()
+        made.replace(folder)
+    return contents
+
+
+def forgotten_since(place: Path) -> str:
+    """Return who was forgotten by a list of `fairstream forget --list`, or by the folder of the workspace."""
+    if not place.is_dir():
+        try:
+            return place.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorkspaceError(f"{place} cannot be read: {error}") from None
+    log = place / FORGOTTEN_LOG
+    lines = [log.read_text()] if log.exists() else []
+    try:
+        with Workspace.open(place) as workspace, reachable(workspace.engine):
+            lines.append(forgotten_list(workspace))
+    except (FairstreamError, OSError):
+        if not lines:
+            raise
+    return "\n".join(lines)
+
+
+class _Writer:
+    """Adds files to a tar, and notes their checksums."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar, self.sums = tar, dict[str, str]()
+
+    def add(self, name: str, content: Any) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(content), 0o600
+        self._tar.addfile(info, io.BytesIO(content))
+        self.sums[name] = hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class _Reader:
+    """Yields the files of a tar; the last one must hold the checksums of the others."""
+
+    tar: tarfile.TarFile
+    sums: dict[str, str] = field(default_factory=dict)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        for info in self.tar:
+            file = self.tar.extractfile(info)
+            content = b"" if file is None else file.read()
+            if info.name == _SUMS:
+                if json.loads(content) != self.sums:
+                    raise WorkspaceError("the backup is damaged: a file in it is not what was written")
+                return
+            self.sums[info.name] = hashlib.sha256(content).hexdigest()
+            yield info.name, content
+        raise WorkspaceError("the backup is not complete: its end is missing")
+
+
+def _restore(reader: _Reader, folder: Path, database: str | None) -> Contents:
+    files = reader.files()
+    head = _checked_head(*next(files, ("", b"")))
+    models: dict[str, None] = {}
+    with ExitStack() as stack:
+        engine = connect(folder / EVENTS_FILE, database)
+        stack.callback(engine.dispose)
+        stack.enter_context(reachable(engine))
+        if revision(engine) is not None:
+            with engine.connect() as connection:  # of a restore that was killed there are tables without content
+                if connection.scalar(sa.select(schema.secret_check.c.id)) is not None:
+                    raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
+        if database is None:
+            for name in (EVENTS_FILE, PEOPLE_FILE):
+                os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
+        upgrade(engine)
+        connection = stack.enter_context(writing(engine))  # one transaction: everything or nothing
+        of_people = connection
+        if database is None:
+            people = connect(folder / PEOPLE_FILE)
+            stack.callback(people.dispose)
+            of_people = stack.enter_context(writing(people))
+        counts, sequences, others = dict.fromkeys(_TABLES, 0), dict[str, int](), dict[str, bytes]()
+        for name, content in files:
+            kind, _, rest = name.partition("/")
+            if kind == "tables":
+                table = _TABLES[rest.partition("/")[0]]
+                target = connection if table.schema is None else of_people
+                counts[table.name] += _insert(target, table, pa.ipc.open_stream(content).read_all())
+            elif kind == "models":
+                models[rest.partition("/")[0]] = None
+                _add_model_file(connection, folder, rest, content)
+            elif name == "sequences.json":
+                sequences = json.loads(content)
+            else:
+                others[name] = content
+        _set_sequences(connection, sequences)
+    if database is not None:
+        write_private(folder / DATABASE, database.encode())
+    for name in (SECRET, FILE):
+        write_private(folder / name, others[name])
+    return Contents(head["created"], counts["events"], tuple(models))
+
+
+def _checked_head(name: str, content: bytes) -> dict[str, Any]:
+    head = json.loads(content) if name == _HEAD else {}
+    if head.get("format", FORMAT) > FORMAT or head.get("revision", "") > latest_revision():
+        raise WorkspaceError(
+            f"this backup was written by fairstream {head['fairstream']}, which is newer than this version "
+            f"({__version__}); restore it with that version"
+        )
+    if head.get("format") != FORMAT or head.get("revision") != latest_revision():
+        raise WorkspaceError("this is not a backup that this version of fairstream can read")
+    return head
+
+
+@contextmanager
+def _as_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
+        raise WorkspaceError(f"{path} cannot be restored: {error}") from None
+
+
+@contextmanager
+def _snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that sees the database as it is now, whatever others write meanwhile."""
+    options = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+    with engine.connect().execution_options(**options) as connection, connection.begin():
+        if options:  # compressing a large part takes longer than a transaction may idle
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield connection
+
+
+def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> int:
+    """Write a table in parts; return the number of rows if it is that of events."""
+    columns = pa.schema([(column.name, _arrow_type(column)) for column in table.c])
+    n_rows = 0
+    for part, query in enumerate(_queries(connection, table)):
+        rows = select_rows(connection, query, columns)
+        memory = pa.BufferOutputStream()
+        with pa.ipc.new_stream(memory, columns) as stream:
+            stream.write_table(rows)
+        writer.add(f"tables/{table.name}/{part:06}.arrow", memory.getvalue())
+        n_rows += len(rows)
+    return n_rows if table is schema.events else 0
+
+
+def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
+    """Yield the statements that read a table; one that grows without end is read in parts."""
+    name, names = _name(connection, table), ", ".join(column.name for column in table.c)
+    select, order = f"SELECT {names} FROM {name}", ", ".join(column.name for column in table.primary_key)  # noqa: S608
+    if order != "seq":
+        yield f"{select} ORDER BY {order}"
+        return
+    last = connection.exec_driver_sql(f"SELECT max(seq) FROM {name}").scalar() or 0  # noqa: S608
+    for start in range(0, last, _PART_ROWS):
+        yield f"{select} WHERE seq > {start} AND seq <= {start + _PART_ROWS} ORDER BY seq"
+
+
+def _insert(connection: sa.Connection, table: sa.Table, rows: pa.Table) -> int:
+    on_postgres = connection.dialect.name == "postgresql"
+    (copy_rows if on_postgres else insert_new)(connection, _name(connection, table), rows)
+    if table is schema.events and not on_postgres:
+        insert_new(connection, schema.events_of_user.name, rows.select(["user_id", "seq"]))
+    return len(rows)
+
+
+def _name(connection: sa.Connection, table: sa.Table) -> str:
+    where = None if table.schema is None else people_schema(connection)
+    return table.name if where is None else f"{where}.{table.name}"
+
+
+def _arrow_type(column: sa.Column[Any]) -> pa.DataType:
+    return next(arrow for kind, arrow in _ARROW if isinstance(column.type, kind))
+
+
+def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer) -> Iterator[str]:
+    """Write the models that the snapshot knows; yield their folders."""
+    known = set(connection.scalars(sa.select(schema.models.c.folder)))
+    serving = connection.scalar(
+        sa.select(schema.models.c.folder).join(schema.service, schema.service.c.model == schema.models.c.id)
+    )
+    for folder in sorted(known & workspace.models.names()):
+        try:
+            files = _model_files(workspace, connection, folder)
+        except FileNotFoundError:  # an update has removed it meanwhile
+            files = {}
+        if not files and folder == serving:
+            raise WorkspaceError("the model in service was replaced during the backup; try again")
+        for name, content in files.items():
+            writer.add(f"models/{folder}/{name}", content)
+        if files:
+            yield folder
+
+
+def _model_files(workspace: Workspace, connection: sa.Connection, model: str) -> dict[str, bytes]:
+    if connection.dialect.name == "sqlite":
+        return {file.name: file.read_bytes() for file in (workspace.folder / "models" / model).iterdir()}
+    files = dict[str, bytes]()
+    columns = schema.model_files.c
+    query = sa.select(columns.name, columns.content).where(columns.folder == model).order_by(columns.part)
+    for name, content in connection.execute(query):
+        files[name] = files.get(name, b"") + content
+    return files
+
+
+def _add_model_file(connection: sa.Connection, folder: Path, name: str, content: bytes) -> None:
+    model, _, file = name.partition("/")
+    if connection.dialect.name == "postgresql":
+        row = {"folder": model, "name": file, "part": 0, "content": content}
+        connection.execute(sa.insert(schema.model_files), row)
+        return
+    (folder / "models" / model).mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(folder / "models" / model / file, content)
+
+
+def _numbered(connection: sa.Connection) -> Iterator[tuple[str, str]]:
+    """Yield the tables that number their rows, with PostgreSQL's name of the sequence."""
+    for table in _TABLES.values():
+        if table.autoincrement_column is not None and table.schema is None:
+            column = table.autoincrement_column.name
+            query = sa.text(f"SELECT pg_get_serial_sequence('{table.name}', '{column}')")
+            name = connection.scalar(query) if connection.dialect.name == "postgresql" else table.name
+            if name is not None:
+                yield table.name, str(name)
+
+
+def _sequences(connection: sa.Connection) -> dict[str, int]:
+    """Return the last number that each table has given to a row: also a deleted row's number is not given again."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")
+        return {row.name: row.seq for row in rows}
+    return {
+        table: connection.exec_driver_sql(f"SELECT last_value FROM {name}").scalar_one()  # noqa: S608
+        for table, name in _numbered(connection)
+    }
+
+
+def _set_sequences(connection: sa.Connection, sequences: Mapping[str, int]) -> None:
+    for table, name in _numbered(connection):
+        if (last := sequences.get(table, 0)) < 1:
+            continue
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+            connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
+        else:
+            connection.exec_driver_sql(f"SELECT setval('{name}', {last})")
+
+
+@contextmanager
+def _private_file(path: Path) -> Iterator[Path]:
+    """Yield a new file that only the owner may read; it gets its name when the block succeeds."""
+    if path.exists():
+        raise WorkspaceError(f"{path} exists already; give another name")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        yield Path(name)
+        os.fsync(handle)
+        Path(name).replace(path)
+    finally:
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+
+
+def _compression(path: Path) -> str:
+    if (compression := _COMPRESSIONS.get(path.suffix)) is None or Path(path.stem).suffix != ".tar":
+        raise WorkspaceError(f"a backup is named FILE.tar.zst or FILE.tar.gz, got {path.name}")
+    return compression
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
