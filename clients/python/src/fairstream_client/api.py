@@ -349,6 +349,18 @@ class Pin(TypedDict):
     """Position of the first item; 1 is the top."""
 
 
+class PrivacyStatus(TypedDict):
+    """What may be published about groups in a quarter, and how much of it the last 91 days have used."""
+
+    epsilon_per_quarter: float | str
+    delta: float
+    spent: float
+    left: float
+    spent_by: dict[str, float]
+    max_guess: float
+    max_guess_per_quarter: float
+
+
 class Problem(TypedDict):
     """Why a request was refused."""
 
@@ -876,6 +888,14 @@ class Client(Transport):
         The key needs the scope admin.
         """
         answer: ForgetRequest = self.request("DELETE", f"/v1/users/{self.quote(user_id)}")
+        return answer
+
+    def show_privacy(self) -> PrivacyStatus:
+        """Show what may be published about groups in a quarter, and how much of it is spent.
+
+        The key needs the scope read.
+        """
+        answer: PrivacyStatus = self.request("GET", "/v1/privacy")
         return answer
 
     def show_forgetting(self, id: str) -> Forgetting:
