@@ -15,6 +15,7 @@ from fairstream import load
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.registry import in_service, model
+from fairstream.service.serving import ServingModel
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
@@ -98,3 +99,18 @@ def test_a_full_period_is_due_whatever_the_schedule(learned: Workspace) -> None:
     assert updates.request_if_due(learned, every, "test") is None
     take_in(learned, EVENTS.slice(890, 10))
     assert updates.request_if_due(learned, every, "test") is not None
+
+
+def test_made_up_users_do_not_raise_an_item_for_every_newcomer(learned: Workspace) -> None:
+    n = len(EVENTS) // 12  # each with one event, 8 % of all
+    before = stranger_of(learned, str(in_service(learned.engine).model))
+    done = updated(learned, later([f"made-up{at}" for at in range(n)], ["i147"] * n))
+    assert done.state == "promoted", done
+    after = stranger_of(learned, str(done.model))
+    assert "i147" not in [*before, *after]
+    assert len(set(before) & set(after)) > 10  # what regular people like still counts
+
+
+def stranger_of(workspace: Workspace, model_id: str) -> list[str]:
+    state = load(workspace.models.path(model_id)).state
+    return ServingModel(state, model_id).recommend("nobody", 20).items

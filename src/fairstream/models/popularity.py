@@ -75,6 +75,25 @@ class RecentPopularityScorer(PopularityScorer):
         model._set(history.recent_popularity)
         return model
 
+    @classmethod
+    def capped(cls, history: History) -> RecentPopularityScorer:
+        """Return the fallback in which newcomers cannot raise an item alone; for a service that anybody may visit.
+
+        Newcomers have no event before the last period. An item with popularity r among all others and n among
+        newcomers gets r + min(n, c (r + r̄)): r̄ is the mean of r over the items that have any, and c is the popularity
+        of all items among newcomers over that among the others, or 1 if that is less.
+        """
+        model = cls.of(history)
+        is_regular = np.zeros(history.n_users)
+        is_regular[history.users_at(range(history.ends[-2] if len(history.ends) > 1 else 0))] = 1.0
+        regular = history.decayed_counts(is_regular)
+        if not regular.any():
+            return model
+        newcomers = np.maximum(history.recent_popularity - regular, 0.0)
+        ratio = max(1.0, float(newcomers.sum() / regular.sum()))
+        model._set(regular + np.minimum(newcomers, ratio * (regular + regular[regular > 0].mean())))
+        return model
+
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
         self._set(history.decayed_counts(weights, self._half_life))
 

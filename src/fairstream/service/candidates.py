@@ -25,7 +25,20 @@ from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
 from fairstream.service.gate import rejects_level
 from fairstream.service.learning import Learning
-from fairstream.service.privacy import NO_GROUPS, Comparison, GroupMeans, Release, group_names, ndcg_of
+from fairstream.service.privacy import (
+    EVERYONE,
+    KNOWN,
+    NO_GROUPS,
+    Comparison,
+    GroupMeans,
+    Mask,
+    Normal,
+    Release,
+    exact,
+    group_names,
+    ndcg_of,
+    who_judges,
+)
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
 from fairstream.service.settings import FILE
@@ -101,8 +114,10 @@ class Candidates:
         """The users' groups, as a recommender reads them; None without groups."""
         return self._people if self.has_groups else None
 
-    def judge_in_service(self, events: pa.Table, t: int) -> tuple[Evaluation, GroupMeans]:
+    def judge_in_service(self, events: pa.Table, t: int) -> tuple[Evaluation, GroupMeans, dict[str, Any]]:
         """Evaluate the model in service on the events of a period before it learns any of them.
+
+        The last part is the mean by whoever judges, for drift.
 
         The numbers of groups are of everybody who was tested since the last ones were published. Newcomers count in
         no group: else an attacker could invent users until a group is just large enough with a victim in it.
@@ -111,9 +126,11 @@ class Candidates:
         n_established = len(recommender.state.user_ids)
         self._observe(recommender, [*self._skipped.values(), *self._again])
         evaluation = self._judge(recommender, events)
-        if not self.has_groups:
-            return evaluation, NO_GROUPS
         results, ids = evaluation.tested, recommender.state.user_ids.ids
+        is_judged = self._who_judges(evaluation, n_established)
+        level = {EVERYONE if is_judged.all() else KNOWN: exact(Normal.mean(ndcg_of(results)[is_judged]))}
+        if not self.has_groups:
+            return evaluation, NO_GROUPS, level
         codes = self._codes_of(results.users, ids, n_established)
         counts, values = codes != UNKNOWN, ndcg_of(results)
         if not self._release.budget.is_off:
@@ -124,7 +141,10 @@ class Candidates:
         groups = self._release.report(values, codes, self.names)
         if groups.sizes:
             self.tested.clear()
-        return evaluation, groups
+        return evaluation, groups, level
+
+    def _who_judges(self, evaluation: Evaluation, n_established: int) -> Mask:
+        return who_judges(evaluation.tested, n_established, self._config.gate.min_tested_users)
 
     def _codes_of(self, users: Rows, ids: pa.Array, n_established: int) -> Codes:
         """The codes of the groups of user rows with these ids, in the order of `names`; newcomers count in none."""
@@ -149,12 +169,16 @@ class Candidates:
         if has_drifted:
             ways += [(rejected, RestartOnNew()), *([(rejected, None)] if rejected else [])]
         trials = [self._try(events, held_out, *way, has_drifted=has_drifted) for way in ways]
-        n_established, best = max(trials, key=lambda trial: float(ndcg_of(trial[1].after.tested).mean()))
+        n_established, best = max(trials, key=lambda trial: float(self._values(trial[1].after, trial[0]).mean()))
         assert best.before is not None
         users, values = best.before.tested.users, (ndcg_of(best.before.tested), ndcg_of(best.after.tested))
         codes = self._codes_of(users, best.recommender.state.user_ids.ids, n_established)
-        max_fall, known = self._config.gate.max_fall, users < n_established
-        return replace(best, comparison=Comparison.of(self._release, *values, codes, self.names, max_fall, known))
+        judge = self._config.gate.max_fall, self._who_judges(best.before, n_established)
+        return replace(best, comparison=Comparison.of(self._release, *values, codes, self.names, *judge))
+
+    def _values(self, evaluation: Evaluation, n_established: int) -> Array:
+        """NDCG of each user who judges."""
+        return ndcg_of(evaluation.tested)[self._who_judges(evaluation, n_established)]
 
     def _try(
         self, new: pa.Table, held_out: pa.Table, rejected: list[int], strategy: Strategy | None, *, has_drifted: bool
@@ -179,7 +203,8 @@ class Candidates:
 
         candidate.update(_columns(events), users=self._users, strategy=strategy, replay_groups=replay)
         after = self._judge(candidate, held_out)
-        reference = ndcg_of(self._judge(current, held_out, baseline=True).tested) if has_drifted else None
+        popularity = self._judge(current, held_out, baseline=True) if has_drifted else None
+        reference = None if popularity is None else self._values(popularity, n_established)
         n_new_items = len(current.state.item_ids) - n_items
         return n_established, Trial(candidate, len(events), n_new_items, after, before, reference, tuple(rejected))
 

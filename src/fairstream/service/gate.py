@@ -21,8 +21,10 @@ from typing import Any
 
 from fairstream.evaluation.resampling import Array
 from fairstream.service.gaps import TOO_NOISY, with_margin
-from fairstream.service.privacy import EVERYONE, Comparison, Normal, noise_margin
+from fairstream.service.privacy import EVERYONE, KNOWN, Comparison, Normal, noise_margin
 from fairstream.service.settings import Gate
+
+_ALL = (EVERYONE, KNOWN)
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,18 @@ def drift(
 ) -> Iterator[Check]:
     """Compare the levels of the model in service on this period and on the last one learned from.
 
-    `noise` holds the noise's standard errors of the groups' levels now and before.
+    `noise` holds the noise's standard errors of the groups' levels now and before. Users known before stand for
+    everyone where there are enough.
     """
-    for name in (name for name in now if name in before):
+    everyone = {EVERYONE} if KNOWN in now and KNOWN in before else set()
+    for name in (name for name in now if name in before and name not in everyone):
         (value, ends), (was, ends_before) = now[name], before[name]
         fall = 1 - value / was if was > 0 else 0.0
         noise_now, noise_before = noise.get(name, (0.0, 0.0))
         margin = noise_margin(math.hypot(noise_now, (1 - fall) * noise_before)) / was if was > 0 else 0.0
         ok = not (fall - margin > gate.max_drift and ends[1] < ends_before[0])
         levels, group = f"{value:.4f} after {was:.4f}", None
-        if name != EVERYONE:
+        if name not in _ALL:
             levels, group = f"{with_margin(value, ends)} after {with_margin(was, ends_before)}", name
         sentence = (
             f"on this period's events the model in service does {fall:.0%} worse for {name} than on the last period's "
@@ -132,18 +136,13 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
 
 
 def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
-    """Compare the candidate with the model in service, on the same users.
-
-    Users that the model in service knew before the period are also judged alone: nobody can invent them.
-    """
+    """Compare the candidate with the model in service, on the same users."""
     old, change = comparison.before, comparison.after - comparison.before
-    yield _performance(EVERYONE, *_ratio(old, change), gate, gate.max_fall)
-    known = comparison.is_established
-    if known is not None and gate.min_group_size <= known.sum() < len(known):
-        check = _performance("users known before", *_ratio(old[known], change[known]), gate, gate.max_fall)
-        yield replace(check, name="established", group=None)
     level = float(old.mean())
-    deviations = change - (float(change.mean()) / level if level > 0 else 0.0) * old
+    ratio = float(change.mean()) / level if level > 0 else 0.0
+    deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
+    error = Normal.mean(deviations).se / level if level > 0 else 0.0
+    yield _performance(comparison.who, level, Normal(ratio, error), gate, gate.max_fall)
     variance = float(deviations.var())
     for name in comparison.groups_before.sizes:
         yield _performance_of_group(name, comparison, variance, gate)
@@ -151,15 +150,6 @@ def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
         yield _disparity(comparison, gate)
     elif comparison.groups_before.n_groups > 1:
         yield _not_tested("performance", f"NDCG@{gate.k} of groups", comparison, gate.max_group_fall)
-
-
-def _ratio(old: Array, change: Array) -> tuple[float, Normal]:
-    """The mean of the users' old values, and the mean change as a share of it."""
-    level = float(old.mean())
-    if level <= 0:
-        return level, Normal(0.0, 0.0)
-    ratio = float(change.mean()) / level
-    return level, Normal(ratio, Normal.mean(change - ratio * old).se / level)  # a ratio of means varies as this does
 
 
 def _performance_of_group(name: str, comparison: Comparison, variance: float, gate: Gate) -> Check:
@@ -184,7 +174,7 @@ def _not_tested(check: str, what: str, comparison: Comparison, limit: float, gro
 
 def _performance(name: str, level: float, change: Normal, gate: Gate, limit: float, n_tests: int = 1) -> Check:
     """Whether the fall of everyone or of one of `n_tests` groups exceeds its limit."""
-    group = None if name == EVERYONE else name
+    group = None if name in _ALL else name
     if level <= 0:
         sentence = f"the model in service finds nothing for {name}"
         return Check("performance", True, sentence, None, None, limit, group)

@@ -40,6 +40,8 @@ from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
 from fairstream.strategies.replay import GroupReplay
 
 EVERYONE: Final = "all users"
+KNOWN: Final = "all users known before"
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 RUNGS: Final = (2.0, 5.0)
 """The weights of the levels that are replayed with noise: each level takes its part of the budget."""
 MAX_CHANGE: Final = 0.1
@@ -366,13 +368,13 @@ def group_names(values: pa.Array, config: LiveConfig, secret: bytes) -> list[str
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The candidate and the model in service on the same users: everyone's values, and the means of groups."""
+    """The candidate and the model in service on the same users: their values, and the means of groups."""
 
     before: Array
     after: Array
     groups_before: GroupMeans
     groups_change: GroupMeans
-    is_established: np.ndarray[Any, np.dtype[np.bool_]] | None = None  # which users were known before the period
+    who: str = EVERYONE  # the users that `before` and `after` are of: all, or those known before the period
 
     @classmethod
     def of(
@@ -383,12 +385,14 @@ class Comparison:
         codes: Codes,
         names: Sequence[str],
         max_fall: float,
-        is_established: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+        is_judged: Mask | None = None,
     ) -> Comparison:
         groups = (NO_GROUPS, NO_GROUPS)
         if len(names) > 1:
             groups = release.compare(before, after - before, codes, names, max_fall)
-        return cls(before, after, *groups, is_established)
+        if is_judged is None or is_judged.all():
+            return cls(before, after, *groups)
+        return cls(before[is_judged], after[is_judged], *groups, KNOWN)
 
     @property
     def groups_after(self) -> GroupMeans:
@@ -398,7 +402,7 @@ class Comparison:
         """The candidate's gain for everyone, each group, and each group's gap: [value, [low, high]]."""
         groups, gaps = self.groups_change.readable().means, self.groups_change.gaps()
         return {
-            "everyone": _exact(Normal.mean(self.after - self.before)),
+            "everyone": exact(Normal.mean(self.after - self.before)),
             "groups": {name: change.published() for name, change in groups.items()},
             "gaps": {name: change.published() for name, change in gaps.items() if change.is_readable},
         }
@@ -407,6 +411,15 @@ class Comparison:
 def ndcg_of(results: UserResults) -> Array:
     """Each user's NDCG."""
     return results.values_of(DEFAULT_METRICS["ndcg"])
+
+
+def who_judges(results: UserResults, n_established: int, min_tested_users: int) -> Mask:
+    """The users by whom a model is judged: those known before the period, if they are enough, else all.
+
+    Anybody can invent newcomers, as many as it takes to decide a test of all.
+    """
+    is_known = results.users < n_established
+    return is_known if is_known.sum() >= min_tested_users else np.ones_like(is_known)
 
 
 def reported(
@@ -421,7 +434,7 @@ def reported(
     metrics[f"ndcg@{k}"] = _by_group(evaluation.metrics[f"ndcg@{k}"], groups, names, advantaged)
     return {
         "metrics": {name: score.to_dict() for name, score in metrics.items()},
-        "levels": {EVERYONE: _exact(Normal.mean(ndcg_of(evaluation.tested)))}
+        "levels": {EVERYONE: exact(Normal.mean(ndcg_of(evaluation.tested)))}
         | {name: mean.published() for name, mean in groups.means.items()},
         "noise": {name: round(mean.noise, _DIGITS + 1) for name, mean in groups.means.items()},
         "sizes": {name: 10 * round(size / 10) for name, size in groups.sizes.items()},
@@ -453,7 +466,9 @@ def reported_regret(
     return {"regret": found, "withheld": withheld}
 
 
-def _exact(mean: Normal) -> list[Any]:
+def exact(mean: Normal) -> list[Any]:
+    """[value, [low, high]], of numbers that need no privacy."""
+    """[value, [low, high]], of numbers that need no privacy."""
     return [mean.value, list(mean.interval)]
 
 

@@ -106,7 +106,7 @@ class ServingModel:
             raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
         self.id = model_id
         self._state = state.without_groups()
-        self._fallback = self._state.fallback
+        self._fallback = RecentPopularityScorer.capped(state.history).eval()
         self._reads_events = state.contexts.history_length > 0
         self._stranger = max(state.history.n_users, len(state.user_ids))  # a row without events
         self.clock = clock
@@ -317,7 +317,7 @@ class ServingModel:
             items, self._n_counted = np.array(self._recent.arrived, np.int64), len(self._recent.arrived)
         state = self._state
         history = state.history.after(np.full(len(items), self._stranger), items, ends_period=False)
-        self._fallback = replace(state, history=history).fallback
+        self._fallback = RecentPopularityScorer.capped(history).eval()
         with self._lock:
             self._lists.drop_popular()
 

@@ -123,7 +123,8 @@ class _Update:
         try:
             if parent is not None:
                 self.say(f"judging model {parent.id} by {len(self.split.counted)} events of period {self.t}")
-                evaluation = self._reported(*self.candidates.judge_in_service(self.split.counted, self.t))
+                result, groups, level = self.candidates.judge_in_service(self.split.counted, self.t)
+                evaluation = {**self._reported(result, groups), "judged": level}
                 drifts = list(self._drifts(evaluation, parent))
             self.say(f"learning {len(self.split.learned)} events")
             begin = time.perf_counter()
@@ -178,7 +179,8 @@ class _Update:
         if before := self.periods[parent.t].evaluation:
             noise_before = before.get("noise", {})
             noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
-            yield from drift(evaluation["levels"], before["levels"], self.gate, noise)
+            levels, were = ({**each["levels"], **each["judged"]} for each in (evaluation, before))
+            yield from drift(levels, were, self.gate, noise)
 
     def _period(self, evaluation: dict[str, Any] | None) -> dict[str, Any]:
         return {
