@@ -122,7 +122,7 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
     moved = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))
     to_reference = Normal.mean(after - reference)
     is_attained = to_reference.interval[1] >= 0 and moved.interval[0] > 0
-    ok = moved.interval[1] >= 0 and (is_attained or n_rejected >= gate.drift_patience)
+    ok = bool(moved.interval[1] >= 0 and (is_attained or n_rejected >= gate.drift_patience))
     levels = (
         f"on the held-out events the candidate reaches {after.mean():.4f}, the model in service "
         f"{before.mean():.4f}, recent popularity {reference.mean():.4f}"
