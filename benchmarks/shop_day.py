@@ -63,21 +63,17 @@ class Day:
         await shop.look()
         people = [{"user_id": f"p{n}", "group": GROUPS[group]} for n, group in enumerate(world.groups)]
         await shop.send("PUT", "/v1/users", people)
-        n = int(self.options.visits * 30 / 8)
-        visitors = (
-            np.sort(world.rng.random(n)),
-            world.rng.choice(len(people), n, p=world.activity / world.activity.sum()),
-        )
-        begin, events = time.time() - 30 * DAY, list[dict[str, Any]]()
-        for start in range(0, n, 200):
-            some = visitors[1][start : start + 200]
-            for at, (person, p) in enumerate(zip(some, world.p_click(some), strict=True)):
-                when = begin + 29.9 * DAY * visitors[0][start + at]
-                did = world.browse(person, p)
-                events += [
-                    {"user_id": f"p{person}", "item_id": item, "kind": kind, "time": when + n}
-                    for n, (item, kind) in enumerate(did)
-                ]
+        n = int(self.options.history * len(people))
+        visitors = world.rng.choice(len(people), n, p=world.activity / world.activity.sum())
+        times = time.time() - DAY * np.sort(world.rng.uniform(0.1, 30, n))[::-1]
+        events = [
+            {"user_id": f"p{person}", "item_id": item, "kind": kind, "time": when + second}
+            for some in np.array_split(np.arange(n), max(1, n // 1000))
+            for person, when, did in zip(
+                visitors[some].tolist(), times[some].tolist(), world.browse(visitors[some].tolist()), strict=True
+            )
+            for second, (item, kind) in enumerate(did)
+        ]
         # What people did in the past used up stock that has come back since.
         world.stock[:] = world.rng.geometric(1 / 60, len(world.items))
         world.popularity *= 0.2
@@ -125,6 +121,7 @@ class Day:
             shop, clock = self.shop, (self.options.begin + at) % 24
             shop.hour = hour = Hour(clock)
             self.hours.append(hour)
+            shop.world.popularity *= 0.95  # recent events count most
             people = profile(clock, shop.world.rng, shop.world, self.options.visits)
             for step, some in enumerate(np.array_split(people, STEPS)):
                 if len(some):
@@ -355,6 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         ("seed", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--history", type=float, default=6.0, help="visits of each person in the month before")
     parser.add_argument("--seconds-per-hour", type=float, default=37.0)
     options = parser.parse_args(arguments)
     day = play(options)

@@ -139,10 +139,11 @@ class Shop:
             category = {person: CATEGORIES[world.rng.integers(len(CATEGORIES))] for person in people[::10]}
         asked = time.monotonic()
         lists = await at_once(AT_ONCE, (self.list_of(person, category.get(person)) for person in people))
+        browsed = world.browse(people)
         events, impressions = list[dict[str, Any]](), list[dict[str, Any]]()
         for at, (person, answer) in enumerate(zip(people, lists, strict=True)):
             group = GROUPS[world.groups[person]]
-            did = world.browse(person, p[at])
+            did = browsed[at]
             if answer is not None:
                 body = answer[1]
                 items = [item["item_id"] for item in body["items"]]

@@ -78,7 +78,7 @@ class World:
 
     def p_click(self, people: Sequence[int]) -> Array:
         """Return the probability that each person clicks each item when seeing it; 0 for what nobody can have."""
-        p = 1 / (1 + np.exp(_BIAS - self.quality - _SCALE * (self.tastes[people] @ self.vectors.T)))
+        p = _click(self.tastes[people] @ self.vectors.T, self.quality)
         p[:, ~self.is_sold] = 0
         for row, person in enumerate(people):
             p[row, list(self.had[person])] = 0
@@ -106,17 +106,22 @@ class World:
         revenue = float(self.price[bought].sum())
         return Visit(float(_utility(shown)), len(clicked), len(bought), revenue, self._done(person, events))
 
-    def browse(self, person: int, p: Array) -> list[tuple[str, str]]:
-        """Search the shop without a list: views of a few items that suit, and what follows."""
+    def browse(self, people: Sequence[int]) -> list[list[tuple[str, str]]]:
+        """Let people search the shop without a list: each views a few items that suit, and what follows."""
         rng = self.rng
-        found = rng.integers(0, len(p), _N_BROWSED)
-        chance = p[found] ** 1.5 + 1e-12
-        events: list[tuple[int, str]] = []
-        for item in np.unique(rng.choice(found, rng.integers(1, 4), p=chance / chance.sum())):
-            if self.is_sold[item] and item not in self.had[person]:
-                events.append((int(item), "view"))
-                events += self._after_click(person, int(item), p[item])
-        return self._done(person, events)
+        found = rng.integers(0, len(self.items), (len(people), _N_BROWSED))
+        tastes = np.einsum("pd,pnd->pn", self.tastes[people], self.vectors[found])
+        p = _click(tastes, self.quality[found])
+        # The largest of p^1.5 / an exponential draw are a sample without replacement by these weights.
+        order = np.argsort(-(p**1.5) / rng.exponential(size=p.shape), axis=1)
+        done = []
+        for row, (person, n) in enumerate(zip(people, rng.integers(1, 4, len(people)), strict=True)):
+            events: list[tuple[int, str]] = []
+            for at in order[row, :n]:
+                if self.is_sold[item := int(found[row, at])] and item not in self.had[person]:
+                    events += [(item, "view"), *self._after_click(person, item, p[row, at])]
+            done.append(self._done(person, events))
+        return done
 
     def returned(self) -> Iterator[tuple[int, str]]:
         """Yield people who send something back, and the item."""
@@ -167,6 +172,10 @@ def lost_share(served: Mapping[str, float]) -> float:
 def _utility(p: Array) -> Any:
     """Return the expected clicks on lists whose items are clicked with these probabilities when seen."""
     return (p * _POSITION[: p.shape[-1]]).sum(axis=-1)
+
+
+def _click(agreement: Array, quality: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(_BIAS - quality - _SCALE * agreement)))
 
 
 def _unit(vectors: Array) -> Array:
