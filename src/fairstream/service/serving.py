@@ -130,9 +130,11 @@ class ServingModel:
         exclude: Collection[str] = (),
         only: Collection[str] | None = None,
         where: str = "",
+        *,
+        explain: bool = False,
     ) -> Answer:
         """Return the k best items for a user: available, passing the filter, and not those that the user has had."""
-        return self._find(user_id, Ask(k, where, exclude, only))
+        return self._find(user_id, Ask(k, where, exclude, only, explain))
 
     def recommend_session(
         self,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fairstream.errors import WorkspaceError
 from fairstream.service.dashboard.routes import Health
-from fairstream.service.serving import Answer
+from fairstream.service.serving import Answer, Ask
 
 
 @dataclass
@@ -29,10 +29,14 @@ class Standing:
             self.problem,
         )
 
-    def recommend(self, user_id: str, k: int) -> Answer:
+    def recommend(self, user_id: str, ask: Ask) -> Answer:
         if self.problem:
             raise WorkspaceError(self.problem)
-        return Answer([f"item {n}" for n in range(k)], [1 / (n + 1) for n in range(k)], "model", "m")
+        items = [f"item {n}" for n in range(ask.k)]
+        if ask.where:  # a filter that item 3 alone passes
+            items = [item for item in items if item == "item 3"]
+        because = [f"thing {n}" if n % 2 else None for n in range(len(items))] if ask.explain else None
+        return Answer(items, [1 / (n + 1) for n in range(len(items))], "model", "m", because)
 
     async def request_update(self, by: str) -> None:
         if self.is_updating:

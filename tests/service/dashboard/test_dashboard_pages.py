@@ -24,8 +24,9 @@ from sqlalchemy import event, update
 from sqlalchemy.exc import OperationalError
 from starlette.routing import Mount
 
-from fairstream.service import impressions, items, registry, schema
+from fairstream.service import impressions, items, registry, rules, schema
 from fairstream.service.audit import entries
+from fairstream.service.budget import Budget
 from fairstream.service.dashboard.reading import Overview, latest_experiments, reason_of
 from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.dashboard.web import COOKIE, LASTS
@@ -36,7 +37,7 @@ from fairstream.service.impressions import Shown
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key, revoke_key
 from fairstream.service.registry import put_into_service
-from fairstream.service.settings import LiveConfig
+from fairstream.service.settings import LiveConfig, Privacy
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 from fairstream.text import number, percent
@@ -455,6 +456,48 @@ def experiments_of(shop: Workspace) -> list[Any]:
     return latest_experiments(shop.engine, 10)
 
 
+def test_a_list_says_why_to_those_who_may_know_and_which_rules_moved_it(shop: Workspace) -> None:
+    content = [
+        {"pin": {"items": ["item 0", "gone"], "position": 1}},
+        {"boost": {"filter": 'brand = "Acme"', "factor": 2}},
+        {"at_most": {"n": 3, "per": "brand"}},
+    ]
+    rules.store(shop.engine, rules.rules_from_json(content, shop.config.items.properties), by="me")
+    for scope in ("read", "history", "admin"):
+        page = signed_in(shop, scope).get("/lists", params={"user": "ann"}).text
+        lines = re.findall(r"<li><span>([^<]*)</span>.*?</li>", page[: page.index("Top items")], re.DOTALL)
+        assert lines[:4] == [f"item {n}" for n in range(4)]
+        assert ("because of thing 3" in page) == (scope != "read")
+        assert page.count("pinned") == 1
+        assert page.count("brand = &#34;Acme&#34;: 2 ×") == 1
+    client = Client(shop)
+    sign_in(client, make_key(shop.engine, "other", "read"))
+    page = client.get("/items").text
+    assert "item 0, gone at position 1 of every list." in page
+    assert "Items with brand = &#34;Acme&#34; move up: 2 ×." in page
+    assert "At most 3 items of the same brand." in page
+    assert "Changed by me" in page
+
+
+def test_the_privacy_budget_is_shown(new_workspace: Maker) -> None:
+    page = signed_in(new_workspace(privacy=Privacy(epsilon_per_quarter="off"))).get("/").text
+    assert "there is no privacy budget" in page
+    workspace = new_workspace(privacy=Privacy(epsilon_per_quarter=1.0))
+    budget = Budget.read(workspace.engine, workspace.config.privacy)
+    budget.spend("report", budget.limit("report"))
+    with writing(workspace.engine) as connection:
+        budget.store(connection)
+    page = " ".join("".join(Reader(signed_in(workspace).get("/").text).texts).split())
+    assert "epsilon = 1 a quarter, 50% spent" in page
+    for words in (
+        "Spent of the quarter’s budget50.0 %",
+        "Left50.0 %",
+        "Spent on reports50.0 %",
+        "Spent on the gate0.0 %",
+    ):
+        assert words in page
+
+
 def test_items_are_found_by_words_and_listed_in_parts(shop: Workspace) -> None:
     objects = [{"item_id": f"i{n:03}", "title": f"Boot <{n}>", "price": n, "available": n % 2 == 0} for n in range(60)]
     objects.append({"item_id": "100%_sock", "title": "Sök"})
@@ -607,7 +650,7 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
         words = " ".join(page.split())
         assert "0.060 ± 0.020" in words
         assert "young behind" in words
-        assert "Numbers of groups carry noise on purpose, for privacy (epsilon = 1)" in words
+        assert "Numbers of groups carry noise on purpose, for privacy (epsilon = " in words
         assert not re.search(r"young ahead|old behind|old ahead", words)
     for page in (pages["/"], pages["/models/m1"]):
         assert "0.140 ± 0.020" in page

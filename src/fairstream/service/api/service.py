@@ -22,7 +22,7 @@ from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.impressions import Shown
 from fairstream.service.records import from_microseconds
-from fairstream.service.serving import Answer, Serving
+from fairstream.service.serving import Answer, Ask, Serving
 from fairstream.service.settings import Every
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
@@ -145,8 +145,8 @@ class Service:
         """The same for work that takes so long that lists must not wait for it."""
         return await _in_thread(self.batch_threads, work, *arguments)
 
-    def recommend(self, user_id: str, k: int) -> Answer:
-        return self.serving.current.recommend(user_id, k)
+    def recommend(self, user_id: str, ask: Ask) -> Answer:
+        return self.serving.current.recommend(user_id, ask.k, ask.exclude, ask.only, ask.where, explain=ask.explain)
 
 
 async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:

@@ -18,24 +18,25 @@ from starlette.routing import BaseRoute
 
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.pages.rendering import read_asset
-from fairstream.service import items, registry, schema, updates
+from fairstream.service import items, registry, rules, schema, updates
+from fairstream.service.budget import PrivacyStatus
 from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
 from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry, latest_experiments
-from fairstream.service.dashboard.shop import chosen_most, result_charts, shown
+from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in
 from fairstream.service.keys import find_key
 from fairstream.service.records import UnknownIdError
-from fairstream.service.serving import Answer, ServedBy
+from fairstream.service.serving import Answer, Ask, ServedBy
 from fairstream.service.workspace import Workspace
 from fairstream.text import sentence
 
 _Row = TypeVar("_Row")
-_READ_SCOPES = ("read", "history", "admin")
+_READ_SCOPES, _HISTORY_SCOPES = ("read", "history", "admin"), ("history", "admin")
 _PAGE_SIZE = 25
 _HISTORY = 20
 _RANGES = (7, 30, 90)  # days
@@ -59,7 +60,7 @@ class Running(Protocol):
     """The part of the service that the pages use."""
 
     def health(self) -> Health: ...
-    def recommend(self, user_id: str, k: int) -> Answer: ...
+    def recommend(self, user_id: str, ask: Ask) -> Answer: ...
     async def request_update(self, by: str) -> object: ...
 
 
@@ -127,6 +128,7 @@ class Dashboard:
             charts=quality_charts(overview, config),
             results=result_charts(self._workspace.engine, days),
             shown=shown(self._workspace.engine),
+            privacy=PrivacyStatus.of(self._workspace.engine, config.privacy),
             stream=stream_charts(overview),
             quality_line=sparkline([score["mean"] for _, score in evaluated]),
             gap_line=sparkline([gap.value if (gap := gap_in(score)) else None for _, score in evaluated]),
@@ -155,19 +157,23 @@ class Dashboard:
 
     def _lists(self, request: Request, visitor: Visitor) -> Response:
         user_id = web.plain_text(request.query_params.get("user"))
-        answer, history, problem = None, list[str](), None
+        answer, why, history, problem = None, dict[str, list[str]](), list[str](), None
+        may_see = visitor.scope in _HISTORY_SCOPES  # histories are personal data, and reasons name items of them
         if user_id:
             try:
-                answer = self._running.recommend(user_id, min(20, self._workspace.config.limits.max_k))
+                ask = Ask(min(20, self._workspace.config.limits.max_k), explain=may_see)
+                answer = self._running.recommend(user_id, ask)
+                why = reasons(self._running.recommend, user_id, answer, rules.stored(self._workspace.engine))
             except FairstreamError as error:
                 problem = str(error)
-            if visitor.is_admin:  # histories are personal data
+            if may_see:
                 history = EventStore(self._workspace).items_of(user_id)[-_HISTORY:][::-1]
         engine, kinds = self._workspace.engine, self._workspace.config.events
         sells = kinds.judge_by or tuple(kind for kind in kinds.kinds if kind == "purchase")
         learned = [kind for kind, weight in kinds.kinds.items() if weight > 0]
         tops = {"shown": shown(engine), "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
-        asked = {"user_id": user_id, "answer": answer, "history": history, "problem": problem, "sells": sells}
+        asked = {"user_id": user_id, "answer": answer, "why": why, "history": history, "may_see": may_see}
+        asked |= {"problem": problem, "sells": sells}
         return self._html("lists.html", request, visitor, **asked, **tops)
 
     def _experiments(self, request: Request, visitor: Visitor) -> Response:
@@ -185,8 +191,9 @@ class Dashboard:
         is_available = False if given.get("withdrawn") == "yes" else None
         rows = items.listed(engine, is_available, after, _PAGE_SIZE + 1, words)
         found = {"found": rows[:_PAGE_SIZE], "more": len(rows) > _PAGE_SIZE, "words": words}
-        last = last_entry(engine, ["item"])
-        return self._html("items.html", request, visitor, **found, withdrawn=is_available is False, last=last)
+        found |= {"withdrawn": is_available is False, "rules": [rule_words(rule) for rule in rules.stored(engine)]}
+        last = {"last": last_entry(engine, ["item"]), "last_rules": last_entry(engine, ["rules"])}
+        return self._html("items.html", request, visitor, **found, **last)
 
     def _model(self, request: Request, visitor: Visitor) -> Response:
         story = ModelStory(self._workspace, request.path_params["id"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Engine, func, select
@@ -14,6 +14,8 @@ from fairstream.service.dashboard.reading import Days
 from fairstream.service.database import reading
 from fairstream.service.impressions import HOUR
 from fairstream.service.records import from_microseconds
+from fairstream.service.rules import Rule
+from fairstream.service.serving import Answer, Ask
 from fairstream.text import percent
 
 _N_EVENTS, _N_LISTS = 100_000, 5_000  # the latest, so that a page costs the same in a shop of any size
@@ -87,3 +89,38 @@ def chosen_most(engine: Engine, kinds: Sequence[str]) -> list[tuple[str, int]]:
     query = query.having(n >= _MIN_PEOPLE).order_by(n.desc(), row.item_id).limit(_N_ITEMS)
     with reading(engine) as connection:
         return [(item, int(people)) for item, people in connection.execute(query.where(row.kind.in_(kinds)))]
+
+
+def rule_words(rule: Rule) -> str:
+    """Return a rule in a sentence.
+
+    >>> rule_words(Rule.model_validate({"at_most": {"n": 3, "per": "brand"}}))
+    'At most 3 items of the same brand.'
+    """
+    if rule.pin is not None:
+        return f"{', '.join(rule.pin.items)} at position {rule.pin.position} of every list."
+    if rule.boost is not None:
+        return (
+            f"Items with {rule.boost.filter} move {'up' if rule.boost.factor > 1 else 'down'}: {rule.boost.factor:g} ×."
+        )
+    assert rule.at_most is not None
+    return f"At most {rule.at_most.n} items of the same {rule.at_most.per}."
+
+
+def reasons(
+    recommend: Callable[[str, Ask], Answer], user_id: str, answer: Answer, rules: Sequence[Rule]
+) -> dict[str, list[str]]:
+    """Return why each item is in a list, and which rules moved it."""
+    because = dict(zip(answer.items, answer.because or (), strict=False))
+    found = {item: [f"because of {because[item]}"] if because.get(item) else [] for item in answer.items}
+    for rule in rules:
+        if rule.pin is not None:
+            moved, words = set(rule.pin.items), "pinned"
+        elif rule.boost is not None:
+            ask = Ask(len(answer.items), rule.boost.filter, only=answer.items)
+            moved, words = set(recommend(user_id, ask).items), f"{rule.boost.filter}: {rule.boost.factor:g} ×"
+        else:
+            continue
+        for item in moved & found.keys():
+            found[item].append(words)
+    return found
