@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from fairstream.cli import app
 from fairstream.evaluation import Evaluation, UserResults
 from fairstream.evaluation.by_group import GroupScores
+from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, guess_of, mu_of
 from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
-from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, guess_of, mu_of, spends
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, spends
 from fairstream.service.dashboard.overview import gap_chart, quality_chart
 from fairstream.service.dashboard.reading import Overview
 from fairstream.service.event_store import closed_periods
@@ -32,10 +33,7 @@ from fairstream.service.learning import Learning
 from fairstream.service.privacy import (
     EVERYONE,
     MAX_CHANGE,
-    MAX_NOISE,
     RUNGS,
-    GroupMeans,
-    Normal,
     Release,
     group_names,
     ndcg_of,
@@ -475,7 +473,7 @@ def test_groups_that_are_served_alike_are_shown_so(n: int) -> None:
                 _, (low, high) = found["levels"][name]
                 held.append(low <= hits[codes == code].mean() <= high)
                 sampling = hits.std() / math.sqrt((codes == code).sum())
-                assert found["noise"][name] <= 1.02 * MAX_NOISE * sampling + 1e-4
+                assert found["noise"][name] <= 1.1 * MAX_NOISE * sampling + 1e-4
                 assert "±" in level_of(found, name)
             else:
                 assert score["by_group"][name] is None
@@ -490,7 +488,7 @@ def test_groups_that_are_served_alike_are_shown_so(n: int) -> None:
     assert reasons <= {TOO_NOISY, TOO_FEW}
     assert len(held) == 0 or np.mean(held) >= 0.9
     assert stated <= 0.06 * n_draws
-    assert (n_shown > 0) == (n > 500)
+    assert (n_shown < 0.2 * n_draws) if n == 500 else (n_shown > 0.9 * n_draws)
 
 
 def test_a_gap_that_is_there_is_named_with_its_side_and_margin() -> None:
@@ -536,7 +534,7 @@ def test_each_user_counts_once_until_numbers_are_published(learned: Workspace) -
 def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
     new_workspace: Maker, tmp_path: Path, epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups drawn by lot, four periods: at ε = 0.5 noise would be all there is to see, at 12 the groups are shown."""
+    """Groups drawn by lot, four periods: at ε = 0.5 noise would be all there is to see, at 60 they are shown once."""
     secret = b"always the same secret of a test"
     monkeypatch.setattr("fairstream.service.workspace.secrets.token_bytes", lambda n: secret[:n])
     workspace = new_workspace(
@@ -552,12 +550,14 @@ def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
     for events in PERIODS[:4]:
         take_in(workspace, events)
         assert update(workspace, said.append).kind == "promoted", said[-1]
-    assert any(f"carry noise on purpose, for privacy (epsilon = {epsilon:g})" in sentence for sentence in said)
+    assert any(
+        f"carry noise on purpose, for privacy (epsilon = {epsilon:g} a quarter)" in sentence for sentence in said
+    )
     is_shown = epsilon > 1
     evaluations = [period.evaluation for period in closed_periods(workspace.engine)[1:]]
-    for evaluation in evaluations:
+    for n, evaluation in enumerate(evaluations):
         gap = gap_in(score_in(evaluation))
-        assert (gap is not None) == is_shown
+        assert (gap is not None) == (is_shown and n == 0)  # the next numbers cost what accrues in days
         assert gap is None or gap.may_be_chance
         assert all("too few people" in reason for reason in evaluation["withheld"].values())
         by_group = score_in(evaluation)["by_group"]
@@ -566,13 +566,13 @@ def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
     drawn = {line.name: len(line.points) for line in quality_chart(overview).lines}
     for name in NAMES:
         assert drawn.get(name, 0) == sum(name in evaluation["levels"] for evaluation in evaluations)
-    assert len(gap_chart(overview, workspace.config).lines[0].points) == (3 if is_shown else 0)
+    assert len(gap_chart(overview, workspace.config).lines[0].points) == (1 if is_shown else 0)
     pages = [
         CliRunner().invoke(app, [command, str(workspace.folder)], env={"COLUMNS": "250"}, catch_exceptions=False).stdout
         for command in ("status", "periods")
     ]
     for page in pages:
         assert ("may be chance" in page) == is_shown
-        assert ("too few people" in page) != is_shown
+        assert is_shown or "too few people" in page
         assert not any(f"{name} behind" in page or f"{name} ahead" in page for name in NAMES)
     assert ("carry noise on purpose" in pages[0]) == is_shown

@@ -28,9 +28,9 @@ def explain(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN|WORKSPACE",
+            metavar="RUN",
             help="A run: its JSON file, its file in a store, or a store with one run; `--between periods` needs one "
-            "made with `--explain`. `--between groups` also takes a workspace.",
+            "made with `--explain`.",
             show_default=False,
         ),
     ],
@@ -77,17 +77,15 @@ def explain(
 
 
 def _between_groups(source: Path, task: str | None) -> tuple[GapExplanation, str]:
-    """Explain the gap in a run, or of the model that a workspace serves; also return a name for it."""
-    if not is_workspace(source):
-        record = read_one(source)
-        config = record.config
-        return explain_gap(record, task=task), f"{config['method']} ({config['model']}, seed {record.seed})"
-    from fairstream.cli.workspaces import opened  # noqa: PLC0415 (needs the extra `live`)
-    from fairstream.service.released import explain_released, serving_model  # noqa: PLC0415
-
-    with opened(source) as workspace:
-        current = serving_model(workspace)
-        return explain_released(current.about, workspace.config.group), f"model {current.id}"
+    """Explain the gap in a run; also return a name for it."""
+    if is_workspace(source):
+        raise ConfigurationError(
+            f"a workspace keeps no numbers of single people to explain a gap by; `fairstream report {source} --for "
+            f"audit` reports what it has published"
+        )
+    record = read_one(source)
+    config = record.config
+    return explain_gap(record, task=task), f"{config['method']} ({config['model']}, seed {record.seed})"
 
 
 def _table(explained: Explained) -> Table:

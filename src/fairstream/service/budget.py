@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
+from fairstream.evaluation.private_groups import DELTA, guess_of, mu_of
 from fairstream.evaluation.resampling import Array
 from fairstream.service import schema
 from fairstream.service.database import now, reading
@@ -25,35 +25,9 @@ from fairstream.service.settings import Privacy
 
 SHARES: Final = {"sizes": 0.05, "report": 0.5, "gate": 0.2, "target": 0.25}
 """How the budget is divided: the sizes of groups among all people, the numbers of periods, the gate, the target."""
-DELTA: Final = 1e-6
 DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
 _FIRST = 30 * DAY  # the first numbers may cost what accrues in so much time
-_NORMAL = NormalDist()
-_N_HALVINGS = 60
-
-
-def mu_of(epsilon: float) -> float:
-    """The μ of Gaussian privacy that is (ε, `DELTA`)-private.
-
-    >>> round(mu_of(1.0), 3), round(mu_of(4.0), 3)
-    (0.237, 0.838)
-    """
-    low, high = 0.0, 2 * math.sqrt(epsilon) + epsilon
-    for _ in range(_N_HALVINGS):
-        mu = (low + high) / 2
-        delta = _NORMAL.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * _NORMAL.cdf(-mu / 2 - epsilon / mu)
-        low, high = (mu, high) if delta < DELTA else (low, mu)
-    return low
-
-
-def guess_of(cost: float) -> float:
-    """The largest probability of a right guess at a person's group after this cost.
-
-    >>> guess_of(0.0), round(guess_of(1.0), 3)
-    (0.5, 0.691)
-    """
-    return _NORMAL.cdf(math.sqrt(cost) / 2)
 
 
 class Spend(Record):

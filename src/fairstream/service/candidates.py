@@ -18,6 +18,7 @@ from fairstream.data import UNKNOWN, Groups, Rows, read_events
 from fairstream.data.groups import Codes
 from fairstream.errors import CheckpointError, ConfigurationError, DataError, WorkspaceError
 from fairstream.evaluation import Evaluation
+from fairstream.evaluation.private_groups import GroupMeans, Normal
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.budget import LatestTests
@@ -30,9 +31,7 @@ from fairstream.service.privacy import (
     KNOWN,
     NO_GROUPS,
     Comparison,
-    GroupMeans,
     Mask,
-    Normal,
     Release,
     exact,
     group_names,

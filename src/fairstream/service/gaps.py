@@ -172,11 +172,11 @@ def too_early(when: int) -> str:
     return f"too few people were tested yet; the privacy budget allows numbers of groups from about {day:%Y-%m-%d} on"
 
 
-def noise_words(epsilon: float | str) -> str | None:
+def noise_words(epsilon: Any) -> str | None:
     """What readers of groups' numbers must know; None where there is no noise."""
     if epsilon == "off":
         return None
     return (
-        f"Numbers of groups carry noise on purpose, for privacy (epsilon = {epsilon} a quarter); ± is half of a 95 % "
+        f"Numbers of groups carry noise on purpose, for privacy (epsilon = {epsilon:g} a quarter); ± is half of a 95 % "
         f"interval, the noise included."
     )

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fairstream.evaluation.private_groups import Normal, noise_margin
 from fairstream.evaluation.resampling import Array
 from fairstream.service.gaps import TOO_NOISY, with_margin
-from fairstream.service.privacy import EVERYONE, KNOWN, Comparison, Normal, noise_margin
+from fairstream.service.privacy import EVERYONE, KNOWN, Comparison
 from fairstream.service.settings import Gate
 
 _ALL = (EVERYONE, KNOWN)

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,12 @@ import pyarrow.compute as pc
 
 from fairstream.data.groups import Codes
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, UserResults
-from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.by_group import GroupScores
+from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, mu_of, noise_margin, scores_by_group
 from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
-from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, mu_of
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget
 from fairstream.service.gaps import TOO_FEW, TOO_NOISY, too_early
 from fairstream.service.settings import LiveConfig
 from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
@@ -46,109 +47,15 @@ RUNGS: Final = (2.0, 5.0)
 """The weights of the levels that are replayed with noise: each level takes its part of the budget."""
 MAX_CHANGE: Final = 0.1
 """By how much a level can change one user's value in the replay with noise; what goes beyond is cut off."""
-MAX_NOISE: Final = 0.5
-"""The largest standard error of a published number's noise, as a share of its sampling error."""
 _AIM = 0.94 * MAX_NOISE  # sizes are not known exactly
 _OF_SIZES, _OF_LEVEL = 0.1, 0.25  # parts of a cost: for the sizes of groups, and for the means before a change
 _PAYABLE = 1 / 3  # of a quarter's budget: a group that costs more has no say in what is spent for all groups
 _DOUBT = 0.05  # the probability that noise alone makes a group large enough to be reported
-_CONFIDENCE = 0.95
 _DIGITS = 3
 _NORMAL = NormalDist()
 
 
-def noise_margin(noise: float, chance: float = 0.001) -> float:
-    """The largest error to one side due to noise of this standard error, except with probability `chance`."""
-    return noise * _NORMAL.inv_cdf(1 - chance)
-
-
-class Normal(NamedTuple):
-    """A number and its standard error, which includes that of the noise."""
-
-    value: float
-    se: float
-    noise: float = 0.0  # the standard error of the noise alone
-
-    @property
-    def sampling(self) -> float:
-        """The standard error without the noise."""
-        return math.sqrt(max(0.0, self.se**2 - self.noise**2))
-
-    def margin(self, n_tests: int = 1) -> float:
-        """Half of the 95 % interval; of several numbers all intervals hold together (Šidák's correction)."""
-        return self.se * _NORMAL.inv_cdf(0.5 + _CONFIDENCE ** (1 / n_tests) / 2)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return self.value - self.margin(), self.value + self.margin()
-
-    def p_value(self, n_tests: int = 1) -> float:
-        """The p-value of the null hypothesis 0, for the number furthest from 0 of `n_tests`."""
-        z = abs(self.value) / self.se if self.se > 0 else math.inf
-        return 1 - (1 - 2 * _NORMAL.cdf(-z)) ** n_tests
-
-    @property
-    def is_readable(self) -> bool:
-        return self.noise <= MAX_NOISE * self.sampling
-
-    def can_test(self, limit: float) -> bool:
-        return self.noise <= limit
-
-    def published(self, n_tests: int = 1) -> list[Any]:
-        """[value, [low, high]], rounded."""
-        ends = (self.value + sign * self.margin(n_tests) for sign in (-1, 1))
-        return [round(self.value, _DIGITS), [round(end, _DIGITS) for end in ends]]
-
-    @classmethod
-    def mean(cls, values: Array) -> Normal:
-        """Of users' values, as a sample of a large population."""
-        n = len(values)
-        return cls(float(values.mean()), math.sqrt(float(values.var(ddof=1)) / n) if n > 1 else math.inf)
-
-
-@dataclass(frozen=True)
-class GroupMeans:
-    """The groups that are large enough to report: their sizes, and the means that are known."""
-
-    sizes: Mapping[str, float]
-    means: Mapping[str, Normal]
-    scale: float = 0.0  # the standard deviation of the noise of a sum, before all noises are made to add up to 0
-    n_groups: int = 1
-    why: str = TOO_FEW  # why groups have no mean
-
-    def gaps(self) -> dict[str, Normal]:
-        """Each group's mean minus that of the users of all other groups with a mean."""
-        gaps, share = {}, 1 / self.n_groups
-        for name, own in self.means.items() if len(self.means) > 1 else ():
-            others = [other for other in self.means if other != name]
-            weights = np.array([self.sizes[other] for other in others])
-            n, rest, m = self.sizes[name], float(weights.sum()), len(others)
-            values = np.array([self.means[other].value for other in others])
-            errors = np.array([self.means[other].sampling for other in others]) * weights / rest
-            # Noises that add up to 0: the variance of one, of the sum of the others, and their covariance.
-            variance = (1 - share) / n**2 + (m - m**2 * share) / rest**2 + 2 * m * share / (n * rest)
-            noise = self.scale * math.sqrt(variance)
-            se = math.hypot(own.sampling, float(np.hypot.reduce(errors)), noise)
-            gaps[name] = Normal(own.value - float(values @ weights) / rest, se, noise)
-        return gaps
-
-    def plus(self, change: GroupMeans, low: float, high: float) -> GroupMeans:
-        means = {}
-        for name, mean in self.means.items():
-            other = change.means[name]
-            value = min(max(mean.value + other.value, low), high)
-            means[name] = Normal(value, math.hypot(mean.se, other.se), math.hypot(mean.noise, other.noise))
-        return replace(self, means=means, scale=math.hypot(self.scale, change.scale))
-
-    def only(self, names: Collection[str]) -> GroupMeans:
-        return replace(self, means={name: mean for name, mean in self.means.items() if name in names})
-
-    def readable(self) -> GroupMeans:
-        """Only the means whose noise is small beside their sampling error."""
-        return self.only([name for name, mean in self.means.items() if mean.is_readable])
-
-
-NO_GROUPS: Final = GroupMeans({}, {})
+NO_GROUPS: Final = GroupMeans({}, {}, why=TOO_FEW)
 
 
 class Release:
@@ -431,7 +338,7 @@ def reported(
     """
     k = evaluation.tested.hits.shape[1]
     metrics = {name: GroupScores(score.mean, score.interval) for name, score in evaluation.metrics.items()}
-    metrics[f"ndcg@{k}"] = _by_group(evaluation.metrics[f"ndcg@{k}"], groups, names, advantaged)
+    metrics[f"ndcg@{k}"] = scores_by_group(evaluation.metrics[f"ndcg@{k}"], groups, names, advantaged)
     return {
         "metrics": {name: score.to_dict() for name, score in metrics.items()},
         "levels": {EVERYONE: exact(Normal.mean(ndcg_of(evaluation.tested)))}
@@ -470,43 +377,3 @@ def exact(mean: Normal) -> list[Any]:
     """[value, [low, high]], of numbers that need no privacy."""
     """[value, [low, high]], of numbers that need no privacy."""
     return [mean.value, list(mean.interval)]
-
-
-def _by_group(score: GroupScores, groups: GroupMeans, names: Sequence[str], advantaged: str | None) -> GroupScores:
-    means, gaps = {name: round(mean.value, _DIGITS) for name, mean in groups.means.items()}, groups.gaps()
-    gaps = {name: gap for name, gap in gaps.items() if gap.is_readable}
-    if not gaps:
-        return GroupScores(score.mean, score.interval, {name: means.get(name) for name in sorted(names)})
-    if advantaged not in gaps:  # with three groups or more it must be declared
-        advantaged = max(gaps, key=lambda name: groups.sizes[name]) if len(names) == 2 else None
-    order = sorted(names, key=lambda name: (name != advantaged, name))
-    n_tests = len(gaps) if len(means) > 2 else 1  # two groups have one gap
-    # A significant gap goes before one that is larger only because its group is small and its noise large.
-    largest = max(gaps, key=lambda name: (abs(gaps[name].value) > gaps[name].margin(n_tests), abs(gaps[name].value)))
-    last = min(gaps, key=lambda name: gaps[name].value)
-    disparity = size = debiased = null_mean = None
-    if advantaged is not None:
-        disparity, se = _estimate(gaps[advantaged]), gaps[advantaged].se
-        size, null_mean = abs(disparity.value), disparity.null_mean
-        debiased = round(math.sqrt(max(0.0, size**2 - se**2)), _DIGITS)
-    return GroupScores(  # without `spread`: the distance between the extremes of noisy means is mostly noise
-        mean=score.mean,
-        interval=score.interval,
-        by_group={name: means.get(name) for name in order},
-        gaps={name: _estimate(gaps[name]) for name in order if name in gaps},
-        largest_gap=_estimate(gaps[largest]._replace(value=abs(gaps[largest].value)), n_tests),
-        largest_gap_group=largest,
-        disparity=disparity,
-        abs_performance_disparity=size,
-        abs_performance_disparity_debiased=debiased,
-        null_mean=null_mean,
-        advantaged=advantaged,
-        furthest_behind=_estimate(gaps[last]._replace(value=-gaps[last].value), n_tests),
-        furthest_behind_group=last,
-    )
-
-
-def _estimate(gap: Normal, n_tests: int = 1) -> Estimate:
-    value, (low, high) = gap.published(n_tests)
-    null_mean = round(gap.se * math.sqrt(2 / math.pi), _DIGITS)
-    return Estimate(value, (low, high), round(gap.p_value(n_tests), _DIGITS), null_mean)

@@ -2,92 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
 
 from fairstream.errors import DataError
-from fairstream.evaluation import Estimate, GapExplanation, GroupOutlook, GroupScores
+from fairstream.evaluation import GroupScores
 from fairstream.pages.audit_subjects import Subject
 from fairstream.service import schema
 from fairstream.service.database import reading
 from fairstream.service.event_store import closed_periods
-from fairstream.service.gaps import SERVED_TASK, score_in
-from fairstream.service.records import Model, Period
+from fairstream.service.gaps import SERVED_TASK, latest_gap, score_in
+from fairstream.service.records import Period
 from fairstream.service.registry import in_service, model, models
 from fairstream.service.workspace import Workspace
 
-COMPOSITION = "The composition is not computed under privacy: it would need the histories of people by group."
-
-
-def serving_model(workspace: Workspace) -> Model:
-    """Return the model in service; DataError before the first one."""
-    current = in_service(workspace.engine)
-    if current is None:
-        raise DataError(f"{workspace.folder} has no model in service yet; `fairstream update` trains one")
-    return model(workspace.engine, current.model)
-
-
-def explain_released(about: Mapping[str, Any], attribute: str) -> GapExplanation:
-    """Explain the gap of a model by its released numbers (`Model.about`): level, gap and regrets.
-
-    Raises DataError if they have no gap, or no regrets, as those of older models.
-    """
-    evaluation, control = about.get("evaluation") or {}, about.get("control") or {}
-    score = GroupScores.from_dict(score_in(evaluation))
-    gap, behind = score.gap, score.furthest_behind_group
-    if gap is None or behind is None:
-        raise DataError("the model in service has released no gap: too few people of two groups were tested")
-    regrets: Mapping[str, Any] = control.get("regret") or {}
-    means = {name: mean for name, mean in score.by_group.items() if mean is not None and name in regrets}
-    if behind not in means or len(means) < 2:
-        raise DataError(
-            "the model in service has released no regret of two groups: it was made without a target, by an older "
-            "version, or with too few people; the next update with a target will"
-        )
-    groups = {}
-    for name in sorted(means, key=lambda name: name != behind):
-        value, interval = regrets[name]
-        regret = Estimate(float(value), None if interval is None else (float(interval[0]), float(interval[1])))
-        attainable = means[name] / max(1e-12, 1 - regret.value)
-        n_users = int((evaluation.get("sizes") or {}).get(name, 0))
-        groups[name] = GroupOutlook(n_users, means[name], attainable, regret)
-    sizes = {name: max(1, group.n_users) for name, group in groups.items() if name != behind}
-    gains = {name: group.attainable - group.served for name, group in groups.items()}
-    avoidable = gains[behind] - sum(n * gains[name] for name, n in sizes.items()) / sum(sizes.values())
-    epsilon = evaluation.get("epsilon")
-    return GapExplanation(
-        metric=next(name for name in evaluation["metrics"] if name.startswith("ndcg@")),
-        behind=behind,
-        rest=next(iter(sizes)) if len(sizes) == 1 else "the rest",
-        gap=gap,
-        inherent=gap.value - avoidable,
-        avoidable=Estimate(avoidable),
-        groups=groups,
-        attribute=attribute,
-        task=str(control.get("task") or ""),
-        level=_level(control.get("level")),
-        notes=(
-            *([str(control["sentence"])] if control.get("sentence") else []),
-            f"All numbers are released ones, rounded{'' if epsilon in (None, 'off') else ' and with privacy noise'}.",
-            COMPOSITION,
-        ),
-    )
+_UNEXPLAINED = "It is not computed under privacy: it would need the histories of people by group."
+_LATEST = 60  # periods in which the latest gap is looked for
 
 
 def released_subject(workspace: Workspace) -> Subject:
     """What a fairness report needs of a workspace: the released numbers of the model in service."""
-    current, config = serving_model(workspace), workspace.config
-    about, candidates = current.about, models(workspace.engine)
-    evaluation = about.get("evaluation") or {}
+    serving, config = in_service(workspace.engine), workspace.config
+    if serving is None:
+        raise DataError(f"{workspace.folder} has no model in service yet; `fairstream update` trains one")
+    current, candidates = model(workspace.engine, serving.model), models(workspace.engine)
+    released, _ = latest_gap(closed_periods(workspace.engine, limit=_LATEST))
+    about = current.about
+    evaluation = (about.get("evaluation") if released is None else released.evaluation) or {}
     stored = score_in(evaluation)
     if not stored:
         raise DataError("the model in service was not tested yet: the report needs the next update")
-    try:
-        explanation, why = explain_released(about, config.group), ""
-    except DataError as error:
-        explanation, why = None, str(error)
     metrics, sizes = evaluation.get("metrics") or {}, evaluation.get("sizes") or {}
     metric = next(name for name in metrics if name.startswith("ndcg@"))
     hit = next((name for name in metrics if name.startswith("hit@") and metrics[name].get("mean") is not None), None)
@@ -117,8 +62,7 @@ def released_subject(workspace: Workspace) -> Subject:
         excluded=dict.fromkeys(withheld),
         hit=None if hit is None else (hit, metrics[hit]["mean"]),
         n_newcomers=evaluation.get("n_cold_users"),
-        explanation=explanation,
-        why_unexplained=why,
+        why_unexplained=_UNEXPLAINED,
         trend=[_row(period, _level(levels.get(period.t))) for period in closed if period.evaluation],
         notes=[f"{name}: {reason}" for name, reason in withheld.items()],
         reproduce=f"fairstream report {workspace.folder} --for audit",

@@ -25,6 +25,7 @@ from sqlalchemy import Connection, insert
 from fairstream._version import __version__
 from fairstream.errors import DataError, ModelError
 from fairstream.evaluation import Evaluation
+from fairstream.evaluation.private_groups import GroupMeans
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.budget import Budget, spends
@@ -44,7 +45,7 @@ from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, rejects_drift
 from fairstream.service.hold_out import max_events_of_user
 from fairstream.service.model_store import folder_hash
-from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported, reported_regret
+from fairstream.service.privacy import NO_GROUPS, Release, reported, reported_regret
 from fairstream.service.records import Model
 from fairstream.service.registry import deciding, in_service, models, put_into_service
 from fairstream.service.workspace import Workspace

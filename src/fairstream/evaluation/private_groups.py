@@ -1,0 +1,184 @@
+"""Means of groups that carry noise for privacy, with their errors, and what such noise guarantees.
+
+Gaussian noise of the standard deviation Δ / μ on numbers that one person moves by Δ is μ-private (Dong, Roth and Su,
+"Gaussian differential privacy", 2022): whoever knows everything else guesses right between two values of this person
+with probability Φ(μ / 2) at most. Squared, the μ of all that is published add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.resampling import Array
+
+DELTA: Final = 1e-6
+MAX_NOISE: Final = 0.5
+"""The largest standard error of a published number's noise, as a share of its sampling error."""
+_CONFIDENCE = 0.95
+_DIGITS = 3
+_NORMAL = NormalDist()
+_N_HALVINGS = 60
+
+
+def mu_of(epsilon: float) -> float:
+    """The μ of Gaussian privacy that is (ε, `DELTA`)-private.
+
+    >>> round(mu_of(1.0), 3), round(mu_of(4.0), 3)
+    (0.237, 0.838)
+    """
+    low, high = 0.0, 2 * math.sqrt(epsilon) + epsilon
+    for _ in range(_N_HALVINGS):
+        mu = (low + high) / 2
+        delta = _NORMAL.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * _NORMAL.cdf(-mu / 2 - epsilon / mu)
+        low, high = (mu, high) if delta < DELTA else (low, mu)
+    return low
+
+
+def guess_of(cost: float) -> float:
+    """The largest probability of a right guess at a person's group after this cost.
+
+    >>> guess_of(0.0), round(guess_of(1.0), 3)
+    (0.5, 0.691)
+    """
+    return _NORMAL.cdf(math.sqrt(cost) / 2)
+
+
+def noise_margin(noise: float, chance: float = 0.001) -> float:
+    """The largest error to one side due to noise of this standard error, except with probability `chance`."""
+    return noise * _NORMAL.inv_cdf(1 - chance)
+
+
+class Normal(NamedTuple):
+    """A number and its standard error, which includes that of the noise."""
+
+    value: float
+    se: float
+    noise: float = 0.0  # the standard error of the noise alone
+
+    @property
+    def sampling(self) -> float:
+        """The standard error without the noise."""
+        return math.sqrt(max(0.0, self.se**2 - self.noise**2))
+
+    def margin(self, n_tests: int = 1) -> float:
+        """Half of the 95 % interval; of several numbers all intervals hold together (Šidák's correction)."""
+        return self.se * _NORMAL.inv_cdf(0.5 + _CONFIDENCE ** (1 / n_tests) / 2)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.value - self.margin(), self.value + self.margin()
+
+    def p_value(self, n_tests: int = 1) -> float:
+        """The p-value of the null hypothesis 0, for the number furthest from 0 of `n_tests`."""
+        z = abs(self.value) / self.se if self.se > 0 else math.inf
+        return 1 - (1 - 2 * _NORMAL.cdf(-z)) ** n_tests
+
+    @property
+    def is_readable(self) -> bool:
+        return self.noise <= MAX_NOISE * self.sampling
+
+    def can_test(self, limit: float) -> bool:
+        return self.noise <= limit
+
+    def published(self, n_tests: int = 1) -> list[Any]:
+        """[value, [low, high]], rounded."""
+        ends = (self.value + sign * self.margin(n_tests) for sign in (-1, 1))
+        return [round(self.value, _DIGITS), [round(end, _DIGITS) for end in ends]]
+
+    @classmethod
+    def mean(cls, values: Array) -> Normal:
+        """Of users' values, as a sample of a large population."""
+        n = len(values)
+        return cls(float(values.mean()), math.sqrt(float(values.var(ddof=1)) / n) if n > 1 else math.inf)
+
+
+@dataclass(frozen=True)
+class GroupMeans:
+    """The groups that are large enough to report: their sizes, and the means that are known."""
+
+    sizes: Mapping[str, float]
+    means: Mapping[str, Normal]
+    scale: float = 0.0  # the standard deviation of the noise of a sum, before all noises are made to add up to 0
+    n_groups: int = 1
+    why: str = ""  # why groups have no mean
+
+    def gaps(self) -> dict[str, Normal]:
+        """Each group's mean minus that of the users of all other groups with a mean."""
+        gaps, share = {}, 1 / self.n_groups
+        for name, own in self.means.items() if len(self.means) > 1 else ():
+            others = [other for other in self.means if other != name]
+            weights = np.array([self.sizes[other] for other in others])
+            n, rest, m = self.sizes[name], float(weights.sum()), len(others)
+            values = np.array([self.means[other].value for other in others])
+            errors = np.array([self.means[other].sampling for other in others]) * weights / rest
+            # Noises that add up to 0: the variance of one, of the sum of the others, and their covariance.
+            variance = (1 - share) / n**2 + (m - m**2 * share) / rest**2 + 2 * m * share / (n * rest)
+            noise = self.scale * math.sqrt(variance)
+            se = math.hypot(own.sampling, float(np.hypot.reduce(errors)), noise)
+            gaps[name] = Normal(own.value - float(values @ weights) / rest, se, noise)
+        return gaps
+
+    def plus(self, change: GroupMeans, low: float, high: float) -> GroupMeans:
+        means = {}
+        for name, mean in self.means.items():
+            other = change.means[name]
+            value = min(max(mean.value + other.value, low), high)
+            means[name] = Normal(value, math.hypot(mean.se, other.se), math.hypot(mean.noise, other.noise))
+        return replace(self, means=means, scale=math.hypot(self.scale, change.scale))
+
+    def only(self, names: Collection[str]) -> GroupMeans:
+        return replace(self, means={name: mean for name, mean in self.means.items() if name in names})
+
+    def readable(self) -> GroupMeans:
+        """Only the means whose noise is small beside their sampling error."""
+        return self.only([name for name, mean in self.means.items() if mean.is_readable])
+
+
+def scores_by_group(
+    score: GroupScores, groups: GroupMeans, names: Sequence[str], advantaged: str | None
+) -> GroupScores:
+    """Everyone's score with the readable means and gaps of groups."""
+    means, gaps = {name: round(mean.value, _DIGITS) for name, mean in groups.means.items()}, groups.gaps()
+    gaps = {name: gap for name, gap in gaps.items() if gap.is_readable}
+    if not gaps:
+        return GroupScores(score.mean, score.interval, {name: means.get(name) for name in sorted(names)})
+    if advantaged not in gaps:  # with three groups or more it must be declared
+        advantaged = max(gaps, key=lambda name: groups.sizes[name]) if len(names) == 2 else None
+    order = sorted(names, key=lambda name: (name != advantaged, name))
+    n_tests = len(gaps) if len(means) > 2 else 1  # two groups have one gap
+    # A significant gap goes before one that is larger only because its group is small and its noise large.
+    largest = max(gaps, key=lambda name: (abs(gaps[name].value) > gaps[name].margin(n_tests), abs(gaps[name].value)))
+    last = min(gaps, key=lambda name: gaps[name].value)
+    disparity = size = debiased = null_mean = None
+    if advantaged is not None:
+        disparity, se = _estimate(gaps[advantaged]), gaps[advantaged].se
+        size, null_mean = abs(disparity.value), disparity.null_mean
+        debiased = round(math.sqrt(max(0.0, size**2 - se**2)), _DIGITS)
+    return GroupScores(  # without `spread`: the distance between the extremes of noisy means is mostly noise
+        mean=score.mean,
+        interval=score.interval,
+        by_group={name: means.get(name) for name in order},
+        gaps={name: _estimate(gaps[name]) for name in order if name in gaps},
+        largest_gap=_estimate(gaps[largest]._replace(value=abs(gaps[largest].value)), n_tests),
+        largest_gap_group=largest,
+        disparity=disparity,
+        abs_performance_disparity=size,
+        abs_performance_disparity_debiased=debiased,
+        null_mean=null_mean,
+        advantaged=advantaged,
+        furthest_behind=_estimate(gaps[last]._replace(value=-gaps[last].value), n_tests),
+        furthest_behind_group=last,
+    )
+
+
+def _estimate(gap: Normal, n_tests: int = 1) -> Estimate:
+    value, (low, high) = gap.published(n_tests)
+    null_mean = round(gap.se * math.sqrt(2 / math.pi), _DIGITS)
+    return Estimate(value, (low, high), round(gap.p_value(n_tests), _DIGITS), null_mean)
