@@ -173,17 +173,16 @@ class Dashboard:
         learned = [kind for kind, weight in kinds.kinds.items() if weight > 0]
         tops = {"shown": shown(engine), "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
         asked = {"user_id": user_id, "answer": answer, "why": why, "history": history, "may_see": may_see}
-        asked |= {"problem": problem, "sells": sells}
-        return self._html("lists.html", request, visitor, **asked, **tops)
+        return self._html("lists.html", request, visitor, problem=problem, sells=sells, **asked, **tops)
 
     def _experiments(self, request: Request, visitor: Visitor) -> Response:
         engine, kept = self._workspace.engine, self._workspace.models.names()
-        experiment, *earlier = latest_experiments(engine, _PAGE_SIZE) or [None]
+        found = latest_experiments(engine, _PAGE_SIZE)
         service = registry.in_service(engine)
         serving = service and service.model
         others = [model for model in registry.models(engine) if model.id != serving and model.folder in kept]
-        found = {"experiment": experiment, "earlier": earlier, "serving": serving, "others": others}
-        return self._html("experiments.html", request, visitor, **found)
+        shown = {"experiment": next(iter(found), None), "earlier": found[1:], "serving": serving, "others": others}
+        return self._html("experiments.html", request, visitor, **shown)
 
     def _items(self, request: Request, visitor: Visitor) -> Response:
         given, engine = request.query_params, self._workspace.engine
