@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.data import SeenItems
-from fairstream.evaluation import Lists, top_k
+from fairstream.data import SeenItems, synthetic_stream
+from fairstream.evaluation import Lists, best_items, top_k
 from fairstream.evaluation.top_k import TopKBackend, topk_cpu, topk_torch
 from fairstream.models import Context
-from support import Given, rank_all
+from support import Given, make_recommender, rank_all
 
 Rank = Callable[..., Any]
 
@@ -168,3 +168,23 @@ def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
             return self.scores[:, start:stop]
 
     assert (task.lists(rank, of=Transposed).hits == first_implementation(task)).all()
+
+
+@pytest.mark.parametrize("model", ["mf", "item-item", "sasrec"])
+def test_few_allowed_items_are_scored_one_by_one_with_the_same_result(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = synthetic_stream(n_users=60, n_items=80, n_events=1500, seed=0)
+    fitted = make_recommender(model, device="cpu", pretrain_epochs=1, embedding_dim=8).fit(stream.log)
+    state, users = fitted.state, np.arange(20)
+    allowed = np.array([3, 8, 21, 40, 41])
+
+    def best() -> Any:
+        return best_items(state.model, users, state.history, contexts=state.contexts, k=4, allowed=allowed)
+
+    scores, items = best()
+    monkeypatch.setattr(top_k, "_MANY", 10)
+    monkeypatch.setattr(top_k, "_SCORES_OF_A_FEW", 40)  # two items at once
+    few_scores, few_items = best()
+    np.testing.assert_array_equal(few_items, items)
+    np.testing.assert_allclose(few_scores, scores, rtol=1e-5, atol=1e-6)

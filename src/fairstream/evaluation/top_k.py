@@ -33,6 +33,8 @@ Blocks = Iterable[tuple[int, Tensor]]
 Heaps = tuple[Floats, Rows]  # (B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)
 _TILE = 64
 _SCORES_OF_A_FEW = 1 << 18
+_MANY = 1 << 15  # items, from which on few allowed ones are scored one by one
+_COST_OF_ONE = 8  # times the cost of a score in a block of all items
 _MAX_VIEWS = 8  # up to this many runs of neighbouring items are ranked as views; columns picked one by one are copied
 
 
@@ -62,11 +64,10 @@ class _AllItems:
         """(B, k) scores and codes; with `tilts` (L, B, k)."""
         part, device = self.requests.where(slice(block.start, block.stop)), self.model.device
         users, context = torch.from_numpy(part.users).to(device), part.context()
-        score = self.model.block_scorer(users, context)
-        scored: Blocks = (
-            (items.start, check_shape(score(items.start, items.stop), (len(users), len(items))))
-            for items in self.blocks
-        )
+        few, n_items = None, self.blocks[-1].stop
+        if self.allowed is not None and n_items >= _MANY and len(self.allowed) * _COST_OF_ONE < n_items:
+            few = self.allowed
+        scored = self._all(users, context) if few is None else self._only_few(few, users, context)
         seen, positives = part.seen(), part.positives
         if self.allowed is not None:
             seen, positives = seen.among(self.allowed), positives.among(self.allowed)
@@ -74,8 +75,8 @@ class _AllItems:
             scored = list(scored)  # all levels share the scores
 
         def ranked(tilt: Tilt | None) -> tuple[Floats, Rows]:
-            at_level = scored if tilt is None else self._tilted(scored, tilt, context)
-            at_level = at_level if self.allowed is None else _only(at_level, self.allowed)
+            at_level = scored if tilt is None else self._tilted(scored, tilt, context, few)
+            at_level = at_level if self.allowed is None or few is not None else _only(at_level, self.allowed)
             return backend_for(device).top_k(at_level, seen, positives, self.n_ranked, self.k)
 
         if self.tilts is None:
@@ -83,11 +84,23 @@ class _AllItems:
         scores, codes = zip(*map(ranked, self.tilts), strict=True)
         return np.stack(scores), np.stack(codes)
 
-    def _tilted(self, scored: Blocks, tilt: Tilt, context: Context) -> Blocks:
+    def _all(self, users: Tensor, context: Context) -> Blocks:
+        score = self.model.block_scorer(users, context)
+        for items in self.blocks:
+            yield items.start, check_shape(score(items.start, items.stop), (len(users), len(items)))
+
+    def _only_few(self, few: Rows, users: Tensor, context: Context) -> Blocks:
+        """Score these items one by one: the first items are their places."""
+        width = max(1, _SCORES_OF_A_FEW // len(users))
+        for first in range(0, len(few), width):
+            part = torch.from_numpy(few[first : first + width]).to(users.device).expand(len(users), -1)
+            yield first, check_shape(self.model(users, part, context), tuple(part.shape))
+
+    def _tilted(self, scored: Blocks, tilt: Tilt, context: Context, few: Rows | None) -> Blocks:
         """Items after the end of `tilt` came later: their popularity stays as it is."""
         shifts = torch.zeros(self.blocks[-1].stop)
         shifts[: len(tilt)] = torch.from_numpy(tilt[: len(shifts)])
-        shifts = shifts.to(self.model.device)
+        shifts = (shifts if few is None else shifts[torch.from_numpy(few)]).to(self.model.device)
         for first, scores in scored:
             yield first, self.model.tilted(scores, shifts[first : first + scores.shape[1]], context)
 

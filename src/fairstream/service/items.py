@@ -28,7 +28,7 @@ from fairstream.service.settings import FILE
 
 _items = schema.items
 _MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
-_ROWS_AT_ONCE = 5_000
+_ROWS_AT_ONCE = 2_000  # more would hold up requests for lists, while JSON is read and written
 _ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_LENGTH}}}")
 _BAD = re.compile("[\0\ud800-\udfff]")  # no database stores these
 _STORE = """

@@ -10,6 +10,7 @@ import numpy as np
 
 Source = Literal["model", "popularity"]
 MIN_LENGTH = 64  # lists are ranked longer than requested: further items cost little, another ranking much
+MAX_LENGTH, ITEMS_PER_PLACE = 512, 2_000  # the more items there are, the more another ranking costs
 
 
 @dataclass(eq=False, slots=True)

@@ -28,7 +28,7 @@ from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.periods import seconds_of
 from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
-from fairstream.service.lists import MIN_LENGTH, Key, ListCache, RankedList, Source
+from fairstream.service.lists import ITEMS_PER_PLACE, MAX_LENGTH, MIN_LENGTH, Key, ListCache, RankedList, Source
 from fairstream.service.recent import Floats, RecentEvents, UserEvents
 from fairstream.service.records import UnknownIdError
 from fairstream.service.rules import NO_RULES, Rules
@@ -436,7 +436,7 @@ class ServingModel:
         state = self._state
         n_items = state.history.n_items
         n_ranked = n_items if among is None else len(among)
-        n = min(max(n, MIN_LENGTH), n_ranked)
+        n = min(max(n, MIN_LENGTH, min(MAX_LENGTH, n_ranked // ITEMS_PER_PLACE)), n_ranked)
         if n == 0:
             nothing = np.empty(0, np.int32), np.empty(0, np.float32)
             return [RankedList(*nothing, "popularity", is_complete=True) for _ in rows]
