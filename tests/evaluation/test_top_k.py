@@ -175,7 +175,7 @@ def test_few_allowed_items_are_scored_one_by_one_with_the_same_result(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = synthetic_stream(n_users=60, n_items=80, n_events=1500, seed=0)
-    fitted = make_recommender(model, device="cpu", pretrain_epochs=1, embedding_dim=8).fit(stream.log)
+    fitted = make_recommender(model, device="cpu", pretrain_epochs=1, embedding_dim=8).fit(stream.events)
     state, users = fitted.state, np.arange(20)
     allowed = np.array([3, 8, 21, 40, 41])
 

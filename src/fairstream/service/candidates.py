@@ -25,6 +25,7 @@ from fairstream.service.budget import LatestTests
 from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
 from fairstream.service.gate import rejects_level
+from fairstream.service.items import features_table
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import (
     EVERYONE,
@@ -200,7 +201,8 @@ class Candidates:
                 self._replay = self._release.replay(values, np.where(is_known, codes, UNKNOWN), *about)
             return self._replay
 
-        candidate.update(_columns(events), users=self._users, strategy=strategy, replay_groups=replay)
+        items = None if candidate.state.features is None else self._items
+        candidate.update(_columns(events), users=self._users, items=items, strategy=strategy, replay_groups=replay)
         after = self._judge(candidate, held_out)
         popularity = self._judge(current, held_out, baseline=True) if has_drifted else None
         reference = None if popularity is None else self._values(popularity, n_established)
@@ -209,7 +211,11 @@ class Candidates:
 
     def _fit(self, events: pa.Table) -> FairRecommender:
         learning = self._config.learning
-        log = read_events(_columns(events), kind_column="kind", **self._config.events.for_reading())
+        # The target begins with the first update: before it nobody is established, and no number of groups is released.
+        learning = learning.with_options(target="none", max_gap=None)
+        candidate = FairRecommender.from_config(learning, seed=learning.seed, device=learning.device)
+        items = self._items if candidate.recipe.model.reads_features else None
+        log = read_events(_columns(events), items=items, kind_column="kind", **self._config.events.for_reading())
         groups = self._groups
         if self.has_groups:
             values = self._people[self._config.group].combine_chunks()
@@ -219,11 +225,13 @@ class Candidates:
             )
         if groups.n_occurring() > 1:
             log = log.with_groups(groups)
-        # The target begins with the first update: before it nobody is established, and no number of groups is released.
-        learning = learning.with_options(target="none", max_gap=None)
-        candidate = FairRecommender.from_config(learning, seed=learning.seed, device=learning.device)
         candidate.fit(log)
         return candidate
+
+    @cached_property
+    def _items(self) -> pa.Table | None:
+        """The features of the catalogue's items."""
+        return features_table(self._workspace.engine, self._config.items)
 
     def _load_nearest(self, in_service: str) -> set[int]:
         """Load the model in service or its nearest ancestor; return the periods of those that cannot be read."""

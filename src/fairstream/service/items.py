@@ -24,7 +24,7 @@ from fairstream.service import schema
 from fairstream.service.database import bump, canonical, now, reading, writing
 from fairstream.service.incoming import MAX_LENGTH, Rows
 from fairstream.service.records import Record, Time, UnknownIdError
-from fairstream.service.settings import FILE
+from fairstream.service.settings import FILE, ItemProperties
 
 _items = schema.items
 _MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
@@ -245,6 +245,49 @@ def _item(row: Any) -> Item:
     return Item(**properties, item_id=row.item_id, available=row.available, changed=row.changed)
 
 
+def features_table(engine: Engine, config: ItemProperties) -> pa.Table | None:
+    """Return the items that have a feature, with their features as `FairRecommender.fit` reads them; None: none has.
+
+    A number becomes one of four classes for each power of ten, which later prices do not change.
+    """
+    names = [name for name in config.features if config.properties.get(name, "time") != "time"]
+    ids, columns = list[str](), {name: list[Any]() for name in names}
+    for rows, properties in _pages(engine, (0, "")):
+        for row, of_item in zip(rows, properties, strict=True):
+            values = [_feature(of_item.get(name), config.properties[name]) for name in names]
+            if any(value is not None for value in values):
+                ids.append(row.item_id)
+                for name, value in zip(names, values, strict=True):
+                    columns[name].append(value)
+    if not ids:
+        return None
+    types: dict[Kind, Any] = {"texts": pa.list_(pa.string()), "number": pa.int64(), "boolean": pa.bool_()}
+    arrays = {name: pa.array(columns[name], types.get(config.properties[name], pa.string())) for name in names}
+    return pa.table({"item_id": ids, **arrays})
+
+
+def _feature(value: Any, kind: Kind) -> Any:
+    try:
+        value = None if value is None else _VALUES[kind](value)
+    except ValueError:  # of another type than is declared now
+        return None
+    if kind != "number" or value is None:
+        return value or None
+    return 0 if value <= 0 else 1_000 + round(4 * math.log10(value))
+
+
+def _pages(engine: Engine, last: tuple[int, str]) -> Iterator[tuple[list[Any], list[dict[str, Any]]]]:
+    """Yield the rows that were written after one, by version and id, with their properties."""
+    while True:
+        page = select(_items).where(tuple_(_items.c.version, _items.c.item_id) > last)
+        with reading(engine) as connection:
+            rows = list(connection.execute(page.order_by(_items.c.version, _items.c.item_id).limit(_ROWS_AT_ONCE)))
+        if not rows:
+            return
+        yield rows, json.loads(f"[{','.join(row.properties for row in rows)}]")
+        last = (rows[-1].version, rows[-1].item_id)
+
+
 class CatalogueReader:
     """The catalogue in memory, which follows the table: a change is read once, and never by its time."""
 
@@ -255,17 +298,10 @@ class CatalogueReader:
 
     def catch_up(self) -> Catalogue:
         """Read what has changed; any thread may call it, and what was committed before is in the result."""
-        place = tuple_(_items.c.version, _items.c.item_id)
         with self._lock:
-            while True:
-                page = select(_items).where(place > self._last).order_by(_items.c.version, _items.c.item_id)
-                with reading(self._engine) as connection:
-                    rows = connection.execute(page.limit(_ROWS_AT_ONCE)).all()
-                if rows:
-                    properties = json.loads(f"[{','.join(row.properties for row in rows)}]")
-                    self.catalogue = self.catalogue.updated(
-                        [row.item_id for row in rows], [row.available for row in rows], properties
-                    )
-                    self._last = (rows[-1].version, rows[-1].item_id)
-                if len(rows) < _ROWS_AT_ONCE:
-                    return self.catalogue
+            for rows, properties in _pages(self._engine, self._last):
+                self.catalogue = self.catalogue.updated(
+                    [row.item_id for row in rows], [row.available for row in rows], properties
+                )
+                self._last = (rows[-1].version, rows[-1].item_id)
+            return self.catalogue

@@ -146,8 +146,10 @@ class ItemProperties(Configuration):
     """What describes items."""
 
     properties: dict[str, Kind] = Field(_PROPERTIES)
-    """The type of each property: text, texts (several), number, boolean or time. Lists can be filtered by them, and \
-models that read features of items learn from them."""
+    """The type of each property: text, texts (several), number, boolean or time. Lists can be filtered by them."""
+    features: tuple[str, ...] = ("category", "categories", "brand", "price", "title")
+    """Properties that blend, sasrec and gru learn from, so that they recommend a new item before its first event. Of \
+an item the first 32 words count; numbers count as classes. Leave out what changes often, such as stock."""
 
     @field_validator("properties")
     @classmethod
@@ -159,6 +161,13 @@ models that read features of items learn from them."""
                     f"got {name!r}"
                 )
         return properties
+
+    @model_validator(mode="after")
+    def _check_features(self) -> Self:
+        for name in self.features if "features" in self.model_fields_set else ():
+            if self.properties.get(name, "time") == "time":
+                raise ValueError(f"features must name properties that are declared and no times, got {name!r}")
+        return self
 
 
 class Gate(Configuration):
