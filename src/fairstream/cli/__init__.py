@@ -60,6 +60,7 @@ COMMANDS = {
     "keys": Command("workspace_commands", SERVICE, "Create, list and revoke API keys."),
     "backup": Command("backup", SERVICE, "Write everything of a workspace into one file."),
     "restore": Command("backup", SERVICE, "Make a workspace of a backup."),
+    "doctor": Command("backup", SERVICE, "Examine an installation and a workspace."),
     "upgrade": Command("workspace_commands", SERVICE, "Migrate a workspace's tables to this version."),
     "data": Command("data", DATA, "Download the paper's data sets; describe or ingest your data."),
 }

@@ -12,6 +12,7 @@ from fairstream.cli.console import Output
 from fairstream.cli.options import Database, Schema, WorkspaceFolder, in_schema
 from fairstream.cli.workspaces import opened, who
 from fairstream.service import backup as backups
+from fairstream.service.doctor import examine
 from fairstream.text import count
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="FILE.tar.zst or FILE.tar.gz.", show_default=False)]
@@ -63,3 +64,20 @@ def restore(
         f"{len(contents.models)} models, {time.monotonic() - begin:.1f} s."
     )
     output.write({"folder": str(folder), **vars(contents)})
+
+
+def doctor(
+    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="The workspace.", show_default="none")] = None,
+    *,
+    output: Output,
+) -> None:
+    """Examine this installation and a workspace: what is right, what to watch, and what to mend.
+
+    Exits with 2 if there is a problem.
+    """
+    findings = list(examine(folder))
+    width = max(len(finding.what) for finding in findings)
+    output.print(*(f"{each.state:7}  {each.what:{width}}  {each.sentence}" for each in findings))
+    output.write({"findings": [each._asdict() for each in findings]})
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(2)

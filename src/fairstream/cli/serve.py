@@ -22,9 +22,8 @@ from fairstream.cli.workspaces import opened
 from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.service.api import Shops, workspaces_in
 from fairstream.service.api.limits import BoundedProtocol
+from fairstream.service.doctor import OTHER_FILES
 from fairstream.service.settings import Every, Limits
-
-_OTHER_FILES = 256  # of the databases, models and child processes
 
 
 def serve(
@@ -105,9 +104,9 @@ def _connections(wanted: int) -> int:
     """Let this process open as many files as it may; return the number of connections for which that is enough."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if most == resource.RLIM_INFINITY or most >= wanted + _OTHER_FILES:
+    if most == resource.RLIM_INFINITY or most >= wanted + OTHER_FILES:
         return wanted
-    possible = max(1, most - _OTHER_FILES)
+    possible = max(1, most - OTHER_FILES)
     print_error(
         f"only {most} files may be open, so {possible} connections instead of {wanted} (limits.max_connections); "
         f"raise the limit (ulimit -n, LimitNOFILE=)"

@@ -102,7 +102,7 @@ class Workspace:
         config = LiveConfig.read(_require_workspace(folder))
         with suppress(OSError):  # a mounted folder may be another's, or read-only
             folder.chmod(0o700)  # nobody else reaches the files, whatever a restored backup gave them
-        engine = _engine_of(folder, for_requests=for_requests)
+        engine = engine_of(folder, for_requests=for_requests)
         try:
             need_current(engine)
             secret = _read_secret(folder, engine)
@@ -117,7 +117,7 @@ class Workspace:
     def upgrade(cls, folder: Path) -> bool:
         """Upgrade the tables of a workspace to this version; return whether they have changed."""
         LiveConfig.read(_require_workspace(folder))  # a mistake in the file is found first
-        engine = _engine_of(folder)
+        engine = engine_of(folder)
         with ExitStack() as stack, reachable(engine):
             stack.callback(engine.dispose)
             before = revision(engine)
@@ -274,7 +274,8 @@ def _in_schema_of(other: str, url: str) -> str:
     return make_url(url).update_query_dict(schema).render_as_string(hide_password=False)
 
 
-def _engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
+def engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
+    """Connect to the database of a workspace."""
     return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
 
 
