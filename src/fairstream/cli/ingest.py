@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from fairstream.cli.progress import LineProgress
 from fairstream.cli.workspaces import opened
 from fairstream.data import Columns
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.service.event_store import EventsReceipt, EventStore
+from fairstream.service.event_store import EventsReceipt, EventStore, closed_periods
 from fairstream.service.incoming import batches_from_file, people_from_file
 from fairstream.service.people import UsersReceipt
 
@@ -89,4 +90,6 @@ def ingest(
             counts["events"] = vars(total)
             seconds = time.perf_counter() - begin
             output.print(f"Together: {total}; {sum(vars(total).values()) / seconds:,.0f} events a second")
+            if not closed_periods(workspace.engine, limit=1):
+                output.print(f"Next: fairstream update {shlex.quote(str(folder))} learns this history period by period")
         output.write(counts)

@@ -46,6 +46,7 @@ class Period(Record):
     latest_time: int  # of its events, by their own time
     held_out: float  # the share of its users whose latest events were held out
     max_of_user: int  # events of one user from this number on were neither learned nor tested
+    replay_until: int | None = None  # the last event of the imported history that this period is a part of
     evaluation: dict[str, Any] | None  # of the model in service, before it learned any event of the period
 
 

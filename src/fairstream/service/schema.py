@@ -56,6 +56,7 @@ periods = sa.Table(  # closed periods: their events, and how these judged the mo
     Column("latest_time", sa.BigInteger, nullable=False, comment="of its events, by their own time"),
     Column("held_out", sa.Float, nullable=False, comment="the share of its users whose latest events were held out"),
     Column("max_of_user", sa.BigInteger, nullable=False, comment="events of one user from this number on do not count"),
+    Column("replay_until", sa.BigInteger, comment="the last event of the history that is replayed, if one is"),
     Column("evaluation", sa.JSON(none_as_null=True), comment="of the model in service, before it learned the period"),
 )
 

@@ -12,6 +12,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from fairstream._version import __version__
 from fairstream.errors import DataError, ModelError
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.private_groups import GroupMeans
-from fairstream.service import schema
+from fairstream.service import replay, schema
 from fairstream.service.audit import record
 from fairstream.service.budget import Budget, spends
 from fairstream.service.candidates import Candidates, Trial
@@ -46,7 +47,7 @@ from fairstream.service.gate import Check, Decision, attainable, compared, drift
 from fairstream.service.hold_out import max_events_of_user
 from fairstream.service.model_store import folder_hash
 from fairstream.service.privacy import NO_GROUPS, Release, reported, reported_regret
-from fairstream.service.records import Model
+from fairstream.service.records import Model, Period
 from fairstream.service.registry import deciding, in_service, models, put_into_service
 from fairstream.service.workspace import Workspace
 from fairstream.strategies import TARGETS, PeriodReplay
@@ -76,25 +77,42 @@ def update(
 ) -> Outcome:
     """Close the open period and decide on a new model; where there is too little to judge by, do nothing.
 
-    With `afresh` a first model learns all stored events; there is nothing to compare it with. The caller holds the
+    With `afresh` a first model learns all stored events; there is nothing to compare it with. Otherwise
+    imported history is replayed in periods, of which this closes the next one. The caller holds the
     updating lock. `conclude` is called in the transaction that makes all of it visible.
     """
     complete_forgetting(workspace)  # a candidate must not descend from what is to be forgotten
     prune(workspace)
-    return _Update(workspace, say, conclude, afresh=afresh).run()
+    periods = closed_periods(workspace.engine)
+    for end, until in replay.ends(workspace.engine, periods, at_once=afresh):
+        with suppress(_TooLittle):
+            return _Update(workspace, periods, end, until, say, conclude, afresh=afresh).run()
+    raise AssertionError("the last end is that of all events, which is never too little")
+
+
+class _TooLittle(Exception):  # noqa: N818 (no error)
+    """A part of the history has too few users to judge by: the next part joins it."""
 
 
 class _Update:
     def __init__(
-        self, workspace: Workspace, say: Say, conclude: Callable[[Connection, Outcome], None], *, afresh: bool
+        self,
+        workspace: Workspace,
+        periods: list[Period],
+        last: int,
+        replay_until: int | None,
+        say: Say,
+        conclude: Callable[[Connection, Outcome], None],
+        *,
+        afresh: bool,
     ) -> None:
         self.workspace, self.say, self.conclude, self.gate = workspace, say, conclude, workspace.config.gate
         self.kinds = workspace.config.events
         self.engine, store = workspace.engine, EventStore(workspace)
-        self.periods = closed_periods(self.engine)
+        self.periods, self.replay_until = periods, replay_until
         self.t = len(self.periods)
         before = self.periods[-1] if self.periods else None
-        self.first, self.last = (before.last_seq + 1 if before else 1), store.last_seq()
+        self.first, self.last = (before.last_seq + 1 if before else 1), last
         self.events = in_order(store.learned(self.first - 1, self.last))
         self.of_keys, _ = store.open_by_key()
         self.sha256 = _hash(self.events)
@@ -149,6 +167,8 @@ class _Update:
 
     def _skip(self, why: str) -> Outcome:
         """Leave the period open; close a full one unjudged, because a full period takes no more events."""
+        if self.replay_until is not None:
+            raise _TooLittle
         outcome = Outcome("skipped", f"the period stays open: {why}; {len(self.events)} events wait")
         with writing(self.engine) as connection:
             if is_full(self.last + 1 - self.first, self.workspace.config.limits):
@@ -195,6 +215,7 @@ class _Update:
             "latest_time": pc.max(self.events["time"]).as_py() or 0,
             "held_out": self.gate.held_out,
             "max_of_user": self.max_of_user,
+            "replay_until": self.replay_until,
             "evaluation": evaluation,
         }
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, upda
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import FairstreamError, WorkspaceError
-from fairstream.service import schema
+from fairstream.service import replay, schema
 from fairstream.service.alerts import alert
 from fairstream.service.database import now_of, reachable, reading, writing
 from fairstream.service.event_store import is_full, last_seq
@@ -93,7 +93,30 @@ def run(
     by: str = "command line",
     afresh: bool = False,
 ) -> Update:
-    """Run a queued update, or request one, which raises `UpdateRunning` where another one has not ended."""
+    """Run a queued update, or request one, which raises `UpdateRunning` where another one has not ended.
+
+    If it closes a period of imported history, further updates follow until the history has been replayed.
+    """
+    done = _run_one(workspace, update_id, say, by=by, afresh=afresh)
+    while done.state in ("promoted", "rejected"):
+        with reading(workspace.engine) as connection:
+            if not replay.goes_on(connection):
+                break
+        try:
+            done = _run_one(workspace, None, say, by=by)
+        except UpdateRunning:  # another process goes on with the history
+            break
+    return done
+
+
+def _run_one(
+    workspace: Workspace,
+    update_id: str | None,
+    say: Callable[[str], None],
+    *,
+    by: str,
+    afresh: bool = False,
+) -> Update:
     from fairstream.service.updater import update as close_period  # noqa: PLC0415 (loads torch)
 
     queued = request(workspace, by) if update_id is None else get(workspace.engine, update_id)
@@ -247,7 +270,8 @@ def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bo
         longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
         wait = min(longest, _FIRST_RETRY * 2 ** (_n_failed(connection) - 1))
         return not 0 <= at - before.finished < wait  # a time ahead is that of a wrong clock
-    if is_full(latest - last_closed_seq, limits):  # ingest refuses events, so that no schedule of events comes due
+    # A full period refuses events, so that no schedule of events comes due.
+    if replay.goes_on(connection) or is_full(latest - last_closed_seq, limits):
         return True
     if every.unit == "events":
         tried = before.last_seq if before is not None and before.state == "skipped" else 0

@@ -1,0 +1,121 @@
+"""Imported history is replayed in periods, in order of time, whatever the order in which it came."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from streams import SMALL, know, periods_of, take_in
+
+from fairstream.service import updates
+from fairstream.service.event_store import EventStore, closed_periods, events_of
+from fairstream.service.learning import Learning
+from fairstream.service.registry import models
+from fairstream.service.settings import Every, Gate
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+
+Maker = Callable[..., Workspace]
+PARTS, PEOPLE = periods_of()
+QUICK = {**SMALL, "learning": Learning(model="recent-popularity")}
+N_EVENTS = sum(map(len, PARTS))
+
+
+def imported(new_workspace: Maker, **options: Any) -> Workspace:
+    """A workspace with the whole stream, in no order of time."""
+    workspace = new_workspace(**{**QUICK, **options})
+    know(workspace, PEOPLE)
+    everything = pa.concat_tables(PARTS)
+    shuffled = everything.take(np.random.default_rng(0).permutation(len(everything)))
+    take_in(workspace, shuffled.slice(0, 9000))
+    take_in(workspace, shuffled.slice(9000))
+    return workspace
+
+
+def bounds(workspace: Workspace) -> list[tuple[int, int]]:
+    return [(period.first_seq, period.last_seq) for period in closed_periods(workspace.engine)]
+
+
+def test_history_is_replayed_in_periods_of_the_order_of_time(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace)
+    done = updates.run(workspace)
+    periods, store = closed_periods(workspace.engine), EventStore(workspace)
+    assert done.state in ("promoted", "rejected")
+    assert done.t == 10
+    assert len(periods) == 11
+    assert periods[0].n_events == N_EVENTS // 2
+    assert store.n_open() == 0
+    tables = [events_of(store, period) for period in periods]
+    assert sum(map(len, tables)) == N_EVENTS
+    times = np.concatenate([table["time"].to_numpy() for table in tables])
+    assert (np.diff(times) >= 0).all()
+    assert [period.n_late for period in periods] == [0] * 11
+    assert all(period.evaluation for period in periods[1:])
+    assert len(models(workspace.engine)) == 11
+    assert {update.requested_by for update in updates.listed(workspace.engine)} == {"command line"}
+    known = store.items_of(user := tables[0]["user_id"][0].as_py())
+    assert set(known) == {row["item_id"] for table in tables for row in table.to_pylist() if row["user_id"] == user}
+    assert not updates.request_if_due(workspace, Every.parse("1d"), "schedule")
+
+
+def test_a_replay_that_is_killed_goes_on_where_it_was(new_workspace: Maker) -> None:
+    whole = imported(new_workspace)
+    updates.run(whole)
+    workspace = imported(new_workspace)
+    for n_closed, n_more in ((0, 0), (2, 2), (3, 1)):
+        with pytest.raises(KeyboardInterrupt):
+            updates.run(workspace, say=interrupting(n_more))
+        assert len(closed_periods(workspace.engine)) == n_closed
+    due = updates.request_if_due(workspace, Every.parse("365d"), "schedule")
+    assert due is not None
+    updates.run(workspace, due.id)
+    assert bounds(workspace) == bounds(whole)
+
+
+def interrupting(n_updates: int) -> Callable[[str], None]:
+    """Interrupts the update after so many."""
+    counter = itertools.count()
+
+    def say(sentence: str) -> None:
+        if sentence.startswith("learning") and next(counter) == n_updates:
+            raise KeyboardInterrupt
+
+    return say
+
+
+def test_parts_with_too_few_users_join(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace, gate=Gate(min_tested_users=110, min_group_size=20))
+    updates.run(workspace)
+    periods = closed_periods(workspace.engine)
+    assert 2 <= len(periods) < 11
+    assert all(period.evaluation["n_tested_users"] >= 110 for period in periods[1:] if period.evaluation)
+
+
+def test_events_of_a_day_are_one_period(new_workspace: Maker) -> None:
+    workspace = new_workspace(**QUICK)
+    take_in(workspace, PARTS[0])
+    updates.run(workspace)
+    assert bounds(workspace) == [(1, len(PARTS[0]))]
+
+
+def test_afresh_learns_history_at_once(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace)
+    updates.run(workspace, afresh=True)
+    assert bounds(workspace) == [(1, N_EVENTS)]
+
+
+def test_events_that_come_after_the_history_are_the_next_period(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace)
+    update(workspace)
+    later = PARTS[1].set_column(1, "item_id", pc.binary_join_element_wise("new", PARTS[1]["item_id"], "-"))
+    take_in(workspace, later)
+    updates.run(workspace)
+    assert bounds(workspace)[-1][1] == N_EVENTS
+    updates.run(workspace)
+    assert bounds(workspace)[-1] == (N_EVENTS + 1, N_EVENTS + len(later))
+    assert closed_periods(workspace.engine)[-1].replay_until is None
