@@ -262,7 +262,9 @@ class ServingModel:
             for user, of_user in by_user.items():
                 if added := self._recent.add(user, [of_place for _, of_place in of_user]):
                     arrived += [of_user[at][0] for at in added]
-                    self._invalidate(user, [of_user[at][1][0] for at in added])
+                    self._invalidate(
+                        user, [item for item, _, comes_back in (of_user[at][1] for at in added) if not comes_back]
+                    )
             self._recent.arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
             dropped, is_cut = self._recent.evict()
             for user in dropped:
@@ -270,7 +272,7 @@ class ServingModel:
             self._n_counted = 0 if is_cut else self._n_counted
 
     def _invalidate(self, user: str, items: list[int]) -> None:
-        """Update a cached list after new events: a model that reads them needs a new list."""
+        """Update a cached list after new events; `items` may not return. A model that reads events needs a new list."""
         ranked = self._lists.get(user)
         if self._reads_events or not isinstance(ranked, RankedList):
             self._lists.drop(user)
