@@ -116,6 +116,7 @@ def test_events_that_come_after_the_history_are_the_next_period(new_workspace: M
     take_in(workspace, later)
     updates.run(workspace)
     assert bounds(workspace)[-1][1] == N_EVENTS
-    updates.run(workspace)
+    done = updates.run(workspace)
+    assert done.t is not None, done.reason
     assert bounds(workspace)[-1] == (N_EVENTS + 1, N_EVENTS + len(later))
     assert closed_periods(workspace.engine)[-1].replay_until is None
