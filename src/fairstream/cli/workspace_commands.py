@@ -24,7 +24,7 @@ from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
 from fairstream.text import MISSING, count, number
 
-_EXIT_CODES = {"promoted": 0, "rejected": 3, "skipped": 4, "failed": 5}
+_EXIT_CODES = {"promoted": 0, "rejected": 3, "skipped": 4, "interrupted": 4, "failed": 5}
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
 
 

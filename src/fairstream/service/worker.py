@@ -5,10 +5,12 @@ With `forget` instead of an id it completes the pending requests to forget. Rows
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
 from fairstream.errors import FairstreamError
+from fairstream.reporting import LOGGER
 from fairstream.service.workspace import Workspace
 
 FORGET = "forget"
@@ -16,6 +18,8 @@ FORGET = "forget"
 
 def main(folder: str, task: str) -> int:
     """Run a task; an error is one sentence on standard error."""
+    LOGGER.disabled = True  # notes about events are for people who call the library
+    logging.basicConfig(format="%(message)s")
     from fairstream.service import updates  # noqa: PLC0415 (the service imports this module, too)
     from fairstream.service.forgetting import complete_forgetting  # noqa: PLC0415
 
