@@ -338,7 +338,7 @@ def test_intervals_cover_with_the_noise(shares: list[float]) -> None:
         codes = rng.choice(len(shares), 3000, p=shares).astype(np.int16)
         values = (rng.random(3000) < truth[codes]).astype(float)
         noisy, exact = (
-            released_by(secret, each)._means("x", values, codes, names, sizes, cost)
+            released_by(secret, each)._noise.means("x", values, codes, names, sizes, cost)
             for sizes in [{name: 3000.0 * share for name, share in zip(names, shares, strict=True)}]
             for each, cost in ((ON, 0.02), (OFF, math.inf))
         )
@@ -576,3 +576,18 @@ def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
         assert is_shown or "too few people" in page
         assert not any(f"{name} behind" in page or f"{name} ahead" in page for name in NAMES)
     assert ("carry noise on purpose" in pages[0]) == is_shown
+
+
+def test_that_groups_are_known_does_not_depend_on_who_has_events(new_workspace: Maker) -> None:
+    """Before, 150 users of one group and the target told the target's group in one update, without noise."""
+    active, others = [f"u{n}" for n in range(60)], [f"x{n}" for n in range(60)]
+    said = set()
+    for truth in NAMES:
+        workspace = new_workspace(
+            **{**SMALL, "learning": Learning(model="item-item"), "gate": Gate(min_tested_users=20)}
+        )
+        values = ["majority"] * 59 + [truth] + ["minority"] * 60
+        know(workspace, pa.table({"user_id": [*active, *others], "value": values}))
+        take_in(workspace, period_of(active, 0))
+        said.add(update(workspace).reason)
+    assert len(said) == 1

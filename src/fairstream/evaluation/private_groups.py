@@ -7,6 +7,7 @@ with probability Φ(μ / 2) at most. Squared, the μ of all that is published ad
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fairstream.data.groups import Codes
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.evaluation.resampling import Array
 
@@ -139,6 +141,75 @@ class GroupMeans:
     def readable(self) -> GroupMeans:
         """Only the means whose noise is small beside their sampling error."""
         return self.only([name for name, mean in self.means.items() if mean.is_readable])
+
+
+class GroupNoise:
+    """Sizes and means of groups, from which nobody's group follows; a secret and a label determine the noise.
+
+    Somebody in another group leaves the sum of one group and joins that of another: where one user adds at most b, the
+    sums move by √2 b. The sum over all groups is known without anybody's group, so the noises add up to 0.
+    """
+
+    def __init__(self, secret: bytes, label: str) -> None:
+        self._secret, self._label = secret, label
+
+    def sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
+        """The size of each group."""
+        counts = np.bincount(codes[codes >= 0], minlength=len(names))
+        noise = self._noise(f"sizes {what}", names, noise_scale(1.0, cost))
+        return {name: float(counts[code]) + noise[code] for code, name in enumerate(names)}
+
+    def means(
+        self,
+        what: str,
+        values: Array,
+        codes: Codes,
+        names: Sequence[str],
+        sizes: Mapping[str, float],
+        cost: float,
+        least: float = 0.0,
+        most: float = 1.0,
+    ) -> GroupMeans:
+        """The mean of each group, of values between `least` and `most`.
+
+        It sums deviations from everyone's mean, so that an error in a group's size hardly matters, and takes the
+        variance from everyone. Both are known without anybody's group.
+        """
+        values = np.clip(values, least, most)
+        b, variance = value_range(values, codes, least, most)
+        everyone = float(values[codes >= 0].mean()) if (codes >= 0).any() else 0.0
+        scale, means = noise_scale(b, cost), {}
+        draws, n_groups = self._noise(what, names, scale), len(names)
+        for code, name in enumerate(names):
+            if (size := sizes.get(name)) is not None:
+                total = float((values[codes == code] - everyone).sum()) + draws[code]
+                noise = scale * math.sqrt(1 - 1 / n_groups) / size
+                mean = min(max(everyone + total / size, least), most)
+                means[name] = Normal(mean, math.hypot(math.sqrt(variance / size), noise), noise)
+        return GroupMeans(sizes, means, scale, n_groups)
+
+    def _noise(self, what: str, names: Sequence[str], scale: float) -> Array:
+        """Normal noise for each group, which the secret determines; together 0, as the groups' sum is known."""
+        draws = np.array([self._draw(what, name) for name in names]) * scale
+        return draws - draws.mean()
+
+    def _draw(self, *names: str) -> float:
+        digest = hmac.digest(self._secret, "\x1f".join(("noise", self._label, *names)).encode(), "sha256")
+        return _NORMAL.inv_cdf((int.from_bytes(digest[:6], "big") + 0.5) / 2**48)
+
+
+def noise_scale(b: float, cost: float) -> float:
+    """The standard deviation of the noise of sums where one user can add at most b."""
+    return math.sqrt(2 / cost) * b
+
+
+def value_range(values: Array, codes: Codes, least: float, most: float) -> tuple[float, float]:
+    """How far a user's value can be from everyone's mean, and the variance of the values."""
+    own = np.clip(values[codes >= 0], least, most)
+    if not len(own):
+        return most - least, 1e-9
+    mean = float(own.mean())
+    return max(most - mean, mean - least), max(float(own.var()), 1e-9)
 
 
 def scores_by_group(

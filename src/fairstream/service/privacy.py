@@ -20,7 +20,6 @@ import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,17 @@ import pyarrow.compute as pc
 from fairstream.data.groups import Codes
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, UserResults
 from fairstream.evaluation.by_group import GroupScores
-from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, mu_of, noise_margin, scores_by_group
+from fairstream.evaluation.private_groups import (
+    MAX_NOISE,
+    GroupMeans,
+    GroupNoise,
+    Normal,
+    mu_of,
+    noise_margin,
+    noise_scale,
+    scores_by_group,
+    value_range,
+)
 from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
@@ -52,7 +61,6 @@ _OF_SIZES, _OF_LEVEL = 0.1, 0.25  # parts of a cost: for the sizes of groups, an
 _PAYABLE = 1 / 3  # of a quarter's budget: a group that costs more has no say in what is spent for all groups
 _DOUBT = 0.05  # the probability that noise alone makes a group large enough to be reported
 _DIGITS = 3
-_NORMAL = NormalDist()
 
 
 NO_GROUPS: Final = GroupMeans({}, {}, why=TOO_FEW)
@@ -67,7 +75,7 @@ class Release:
     def __init__(
         self, secret: bytes, min_group_size: int, label: str, budget: Budget, sizes: Mapping[str, float] | None = None
     ) -> None:
-        self._secret, self._label, self.budget = secret, label, budget
+        self._noise, self.budget = GroupNoise(secret, label), budget
         self._min_group_size, self._known = max(2, min_group_size), sizes or {}
         self.why = TOO_FEW
 
@@ -75,13 +83,13 @@ class Release:
         """Publish the sizes of the groups among all people, about once a month."""
         cost = self.budget.limit("sizes") * _PAYABLE
         if self.budget.allowed("sizes") >= cost and not self.budget.is_off:
-            self._known = {name: max(1.0, size) for name, size in self._noisy_sizes("all", codes, names, cost).items()}
+            self._known = {name: max(1.0, size) for name, size in self._noise.sizes("all", codes, names, cost).items()}
             self.budget.spend("sizes", cost, {name: round(size) for name, size in self._known.items()})
 
     def report(self, values: Array, codes: Codes, names: Sequence[str]) -> GroupMeans:
         """The mean of each group of tested users, as soon as its gaps are worth what they cost."""
         part = 1 - _OF_SIZES
-        b, variance = _range(values, codes, 0.0, 1.0)
+        b, variance = value_range(values, codes, 0.0, 1.0)
         n_all = int(np.count_nonzero(codes >= 0))
 
         def cost(n: float) -> float:  # of a gap, whose noise and sampling error have the same form
@@ -91,14 +99,14 @@ class Release:
         if spent is None:
             return replace(NO_GROUPS, why=self.why)
         sizes = self._sizes("period", codes, names, spent * _OF_SIZES)
-        return self._means("period", values, codes, names, sizes, spent * part).readable()
+        return self._noise.means("period", values, codes, names, sizes, spent * part).readable()
 
     def compare(
         self, before: Array, change: Array, codes: Codes, names: Sequence[str], max_fall: float
     ) -> tuple[GroupMeans, GroupMeans]:
         """The groups' means under the model in service, and what a candidate changes, so that a fall can be seen."""
         level, part = float(before.mean()), 1 - _OF_SIZES - _OF_LEVEL
-        b, _ = _range(change, codes, -1.0, 1.0)
+        b, _ = value_range(change, codes, -1.0, 1.0)
 
         def cost(n: float) -> float:
             return 2 * b**2 * (1 - 1 / len(names)) / max(1e-9, n * max_fall * level * 0.9) ** 2 / part
@@ -107,8 +115,8 @@ class Release:
         if spent is None:
             return replace(NO_GROUPS, why=self.why, n_groups=len(names)), NO_GROUPS
         sizes = self._sizes("held-out", codes, names, spent * _OF_SIZES)
-        groups = self._means("held-out", before, codes, names, sizes, spent * _OF_LEVEL)
-        return groups, self._means("change", change, codes, names, sizes, spent * part, -1.0)
+        groups = self._noise.means("held-out", before, codes, names, sizes, spent * _OF_LEVEL)
+        return groups, self._noise.means("change", change, codes, names, sizes, spent * part, -1.0)
 
     def replay(self, values: Array, codes: Codes, names: Sequence[str], levels: Sequence[Level]) -> PeriodReplay | None:
         """All levels on a period, from the users' values (U, L); with noise a few levels (`RUNGS`), if affordable.
@@ -132,11 +140,11 @@ class Release:
         if spent is None:
             return None
         sizes = self._sizes("replay", codes, names, spent * _OF_SIZES)
-        plain = self._means("replay", values[:, 0], codes, names, sizes, spent * _OF_LEVEL).means
+        plain = self._noise.means("replay", values[:, 0], codes, names, sizes, spent * _OF_LEVEL).means
         change, variances = ({name: [0.0] for name in plain} for _ in range(2))
         for at, column in zip(tried[1:], changes.T, strict=True):
             what, ends = f"replay {levels[at]}", (-MAX_CHANGE, MAX_CHANGE)
-            moved = self._means(what, column, codes, names, sizes, spent * part / n_changes, *ends).means
+            moved = self._noise.means(what, column, codes, names, sizes, spent * part / n_changes, *ends).means
             for name in plain:
                 change[name].append(moved[name].value)
                 variances[name].append(moved[name].se ** 2)
@@ -177,69 +185,12 @@ class Release:
         Else the mean over everyone minus those of the others would reveal that group's. The margin above
         `min_group_size` makes it improbable that noise alone makes a group large enough.
         """
-        noisy = self._noisy_sizes(what, codes, names, cost)
-        minimum = self._min_group_size + noise_margin(_scale(1.0, cost), _DOUBT)
+        noisy = self._noise.sizes(what, codes, names, cost)
+        minimum = self._min_group_size + noise_margin(noise_scale(1.0, cost), _DOUBT)
         large = sorted((name for name in names if noisy[name] >= minimum), key=lambda name: noisy[name])
         if len(names) - len(large) == 1:
             large = large[1:]
         return {name: noisy[name] for name in names if name in large}
-
-    def _noisy_sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
-        counts = np.bincount(codes[codes >= 0], minlength=len(names))
-        noise = self._noise(f"sizes {what}", names, _scale(1.0, cost))
-        return {name: float(counts[code]) + noise[code] for code, name in enumerate(names)}
-
-    def _means(
-        self,
-        what: str,
-        values: Array,
-        codes: Codes,
-        names: Sequence[str],
-        sizes: Mapping[str, float],
-        cost: float,
-        least: float = 0.0,
-        most: float = 1.0,
-    ) -> GroupMeans:
-        """The mean of each group, of values between `least` and `most`.
-
-        It sums deviations from everyone's mean, so that an error in a group's size hardly matters, and takes the
-        variance from everyone. Both are known without anybody's group.
-        """
-        values = np.clip(values, least, most)
-        b, variance = _range(values, codes, least, most)
-        everyone = float(values[codes >= 0].mean()) if (codes >= 0).any() else 0.0
-        scale, means = _scale(b, cost), {}
-        draws, n_groups = self._noise(what, names, scale), len(names)
-        for code, name in enumerate(names):
-            if (size := sizes.get(name)) is not None:
-                total = float((values[codes == code] - everyone).sum()) + draws[code]
-                noise = scale * math.sqrt(1 - 1 / n_groups) / size
-                mean = min(max(everyone + total / size, least), most)
-                means[name] = Normal(mean, math.hypot(math.sqrt(variance / size), noise), noise)
-        return GroupMeans(sizes, means, scale, n_groups, TOO_FEW)
-
-    def _noise(self, what: str, names: Sequence[str], scale: float) -> Array:
-        """Normal noise for each group, which the secret determines; together 0, as the groups' sum is known."""
-        draws = np.array([self._draw(what, name) for name in names]) * scale
-        return draws - draws.mean()
-
-    def _draw(self, *names: str) -> float:
-        digest = hmac.digest(self._secret, "\x1f".join(("noise", self._label, *names)).encode(), "sha256")
-        return _NORMAL.inv_cdf((int.from_bytes(digest[:6], "big") + 0.5) / 2**48)
-
-
-def _scale(b: float, cost: float) -> float:
-    """The standard deviation of the noise of sums where one user can add at most b."""
-    return math.sqrt(2 / cost) * b
-
-
-def _range(values: Array, codes: Codes, least: float, most: float) -> tuple[float, float]:
-    """How far a user's value can be from everyone's mean, and the variance of the values."""
-    own = np.clip(values[codes >= 0], least, most)
-    if not len(own):
-        return most - least, 1e-9
-    mean = float(own.mean())
-    return max(most - mean, mean - least), max(float(own.var()), 1e-9)
 
 
 def people_needed(epsilon: float, quality: float, days: float) -> int:
@@ -348,7 +299,8 @@ def reported(
         "n_tested_users": evaluation.n_users,
         "n_cold_users": evaluation.n_cold_users,
         "withheld": {
-            name: TOO_NOISY if name in groups.sizes else groups.why for name in sorted(set(names) - set(groups.means))
+            name: TOO_NOISY if name in groups.sizes else groups.why or TOO_FEW
+            for name in sorted(set(names) - set(groups.means))
         },
         "epsilon": epsilon,
     }
