@@ -13,6 +13,7 @@ from fairstream.cli import app
 from fairstream.service.doctor import examine
 from fairstream.service.keys import make_key
 from fairstream.service.registry import in_service, models
+from fairstream.service.updates import request
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -82,9 +83,11 @@ def test_a_damaged_database_is_a_problem_and_no_traceback(learned: Workspace) ->
 @pytest.mark.sqlite_only
 def test_a_schedule_that_nobody_keeps_is_a_warning(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(learned.folder)["keys"] == "warning"  # there is none
-    assert states(learned.folder)["updates"] in ("ok", "warning")
-    monkeypatch.setattr("fairstream.service.doctor.now", lambda: 4_000_000_000_000_000)
+    assert states(learned.folder)["updates"] == "warning"
     monkeypatch.setenv("FAIRSTREAM_EVERY", "1h")
+    request(learned, "test")
+    assert states(learned.folder)["updates"] == "ok"
+    monkeypatch.setattr("fairstream.service.doctor.now", lambda: 4_000_000_000_000_000)
     assert states(learned.folder)["updates"] == "warning"
 
 

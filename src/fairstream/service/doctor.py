@@ -22,6 +22,7 @@ from fairstream.service import registry, schema, updates
 from fairstream.service.database import latest_revision, now, reachable, reading, revision
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.keys import list_keys
+from fairstream.service.records import from_microseconds
 from fairstream.service.settings import Every, LiveConfig
 from fairstream.service.workspace import SECRET, Workspace, engine_of
 
@@ -186,7 +187,7 @@ def _last_update(workspace: Workspace) -> Finding:
     if not rows:
         return Finding("warning", "updates", "there was none; run `fairstream update DIR` or set `every`")
     last = rows[0]
-    age = (now() - last.requested) / 1e6
+    age = (from_microseconds(now()) - last.requested).total_seconds()
     sentence = f"the last one was {last.state} {age / 3600:.1f} hours ago"
     every = workspace.config.every and Every.parse(workspace.config.every)
     if every and every.unit == "seconds" and age > 2 * every.n:
