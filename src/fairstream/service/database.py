@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -71,11 +73,18 @@ def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -
 def _sqlite(file: Path) -> Engine:
     # The next writer takes the connection that wrote last, whose cache is warm.
     waits = {"connect_args": {"timeout": _WAIT_SECONDS}, "pool_timeout": _WAIT_SECONDS}
-    engine = create_engine(f"sqlite:///{file}", **waits, pool_use_lifo=True, json_serializer=canonical)
+    is_read_only = file.exists() and not os.access(file.parent, os.W_OK)
+    address = f"file:{quote(str(file))}?mode=ro&uri=true" if is_read_only else str(file)
+    log = file.with_name(f"{file.name}-wal")
+    if is_read_only and not (log.exists() and log.stat().st_size):
+        address += "&immutable=1"  # else SQLite wants to write a file beside it
+    engine = create_engine(f"sqlite:///{address}", **waits, pool_use_lifo=True, json_serializer=canonical)
 
     @event.listens_for(engine, "connect")
     def _begin(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # transactions are begun below, not by the driver
+        if is_read_only:
+            return
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
