@@ -158,7 +158,7 @@ def test_no_rule_brings_back_what_may_not_be_shown() -> None:
     shop = a_shop().updated(["i1", "i2"], [False, True], [PROPERTIES[1], {**PROPERTIES[2], "price": 100}])
     answering.set_shop(shop, answering._rules)
     answering.stored(pa.table({"user_id": ["newcomer"], "item_id": ["i4"], "time": [5]}))
-    answering.avoided = lambda user_id: ["i5"] if user_id == "newcomer" else []
+    answering.dislike([("newcomer", "i5")])
     shown = answering.current.recommend("newcomer", 10, ["i3"], where="price < 50").items
     assert shown[0] == "i6"
     assert not {"i1", "i2", "i3", "i4", "i5"} & {*shown}

@@ -185,6 +185,14 @@ class ShownInVain:
                 self._counts.popitem(last=False)
         return avoids
 
+    def __bool__(self) -> bool:
+        """Whether anything was shown to anybody."""
+        return bool(self._counts)
+
+    def users(self) -> list[str]:
+        with self._lock:
+            return list(self._counts)
+
     def reacted(self, user_ids: Iterable[str], item_ids: Iterable[str]) -> None:
         """Start again for items that their users had events with."""
         with self._lock:

@@ -28,11 +28,13 @@ from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.periods import seconds_of
 from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
+from fairstream.service.database import now
+from fairstream.service.impressions import ShownInVain
 from fairstream.service.lists import ITEMS_PER_PLACE, MAX_LENGTH, MIN_LENGTH, Key, ListCache, RankedList, Source
 from fairstream.service.recent import Floats, RecentEvents, UserEvents
 from fairstream.service.records import UnknownIdError
 from fairstream.service.rules import NO_RULES, Rules
-from fairstream.service.settings import EventKinds
+from fairstream.service.settings import EventKinds, Impressions
 from fairstream.service.shop import Allowed, Shop
 from fairstream.service.similar import ItemLists
 
@@ -46,6 +48,7 @@ _TENTH, _MIN_ITEMS = 0.1, 20  # of that many items at least: if fewer are availa
 _DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 _Make = Callable[[int, Rows | None], RankedList]  # a ranking of this length, of these items or all
+_KINDS, _IMPRESSIONS = EventKinds(), Impressions()
 _log = logging.getLogger(__name__)
 
 
@@ -563,16 +566,14 @@ class Serving:
     b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":null}]}'
     """
 
-    def __init__(self, kinds: EventKinds = EventKinds()) -> None:  # noqa: B008 (it is frozen)
-        self._kinds = kinds
+    def __init__(self, kinds: EventKinds = _KINDS, impressions: Impressions = _IMPRESSIONS) -> None:
+        self._kinds, self.shown = kinds, ShownInVain(impressions)
         self._disliked: dict[str, frozenset[str]] = {}
         self._shop_problem: str | None = None
         self._current: ServingModel | None = None
         self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
         self._catalogue, self._rules = Catalogue.of({}), NO_RULES
-        self.avoided: Callable[[str], Collection[str]] = lambda user_id: ()
-        """Items to leave out of a user's lists for a while."""
         self._lock = Lock()
         self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
         self.stale_reason: str | None = None  # a sentence, where the database cannot be read
@@ -594,6 +595,8 @@ class Serving:
 
     def choices(self, events: pa.Table) -> pa.Table:
         """Note negative feedback; return the other events that count, and which of their items may come back."""
+        if self.shown:
+            self.shown.reacted(events["user_id"].to_pylist(), events["item_id"].to_pylist())
         if "kind" not in events.column_names:
             return events
         kinds, weight = events["kind"].to_pylist(), self._kinds.kinds
@@ -611,11 +614,14 @@ class Serving:
             for user, item in pairs:
                 self._disliked[user] = self._disliked.get(user, frozenset()) | {item}
 
-    def dislikers(self) -> list[str]:
+    def users(self) -> set[str]:
+        """Return the users of whom something is known apart from the model."""
         with self._lock:
-            return list(self._disliked)
+            return {*self._disliked, *self.shown.users()}
 
-    def forget_dislikes(self, user_ids: Iterable[str]) -> None:
+    def forget_feedback(self, user_ids: Collection[str]) -> None:
+        """Forget what users disliked, and what they were shown in vain."""
+        self.shown.forget(user_ids)
         with self._lock:
             for user in user_ids:
                 self._disliked.pop(user, None)
@@ -629,7 +635,7 @@ class Serving:
 
     def forget(self, user_ids: Iterable[str]) -> None:
         user_ids = list(user_ids)
-        self.forget_dislikes(user_ids)
+        self.forget_feedback(user_ids)
         for model in self._models():
             model.forget(user_ids)
 
@@ -655,7 +661,7 @@ class Serving:
         return ServingStatus(model, self._served_by, problem, self.events_behind, current is not None)
 
     def _left_out(self, user_id: str) -> Collection[str]:
-        disliked, avoided = self._disliked.get(user_id, ()), self.avoided(user_id)
+        disliked, avoided = self._disliked.get(user_id, ()), self.shown.avoided_by(user_id, now())
         return (*disliked, *avoided) if avoided else disliked
 
     def _models(self) -> list[ServingModel]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from fairstream.cli import app
 from fairstream.service.audit import entries
 from fairstream.service.database import writing
+from fairstream.service.settings import Impressions
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, running, wait_until
 
@@ -120,7 +123,43 @@ def test_disliked_items_stay_away_after_a_restart(new_service: Maker, kind: str)
     event = {"user_id": "u1", "item_id": first, "time": 5, "kind": kind}
     assert client.post("/v1/events", json=[event], headers=client.keys.ingest).status_code == 200
     assert first not in items_for(client, "u1")
-    assert first in items_for(client, "u2") + items_for(client, "nobody")
+    assert first in items_for(client, "nobody", k=N_ITEMS)
     with running(workspace, client.keys) as restarted:
         restarted.wait_until_ready()
         assert first not in items_for(restarted, "u1")
+
+
+def test_what_was_shown_in_vain_is_left_out_until_somebody_reacts(new_service: Maker) -> None:
+    workspace, client = new_service(impressions=Impressions(avoid_after=2))
+    before = items_for(client, "u1")
+
+    def show(items: list[str]) -> None:
+        shown = {"impressions": [{"user_id": "u1", "items": items}]}
+        assert client.post("/v1/impressions", json=shown, headers=client.keys.ingest).status_code == 200
+
+    show(before[:3])
+    event = {"user_id": "u1", "item_id": before[2], "time": 5, "kind": "like"}
+    wait_until(lambda: client.app.state.service.serving.shown)
+    assert items_for(client, "u1") == before
+    client.post("/v1/events", json=[event], headers=client.keys.ingest)
+    show(before[1:3])
+    wait_until(lambda: before[1] not in items_for(client, "u1"))
+    assert items_for(client, "u1")[:2] == [before[0], before[3]]
+    assert before[1] in items_for(client, "nobody", k=N_ITEMS)
+    with running(workspace, client.keys) as restarted:
+        restarted.wait_until_ready()
+        assert items_for(restarted, "u1") == items_for(client, "u1")
+
+
+def test_a_withdrawn_item_leaves_the_lists_of_every_process_within_a_second(new_service: Maker) -> None:
+    workspace, client = new_service()
+    with running(workspace, client.keys) as other:
+        other.wait_until_ready()
+        put(client, PRICED)
+        first = items_for(client, "u1")[0]
+        wait_until(lambda: other.get(f"/v1/items/{first}", headers=client.keys.read).status_code == 200)
+        begin = time.monotonic()
+        put(client, [{"item_id": first, "available": False}])
+        assert first not in items_for(client, "u1")
+        wait_until(lambda: first not in items_for(other, "u1"))
+        assert time.monotonic() - begin < 1 or os.getloadavg()[0] > os.cpu_count()

@@ -13,8 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.recommender import load
 from fairstream.service import schema
-from fairstream.service.database import reachable
+from fairstream.service.database import now, reachable
 from fairstream.service.event_store import EventStore
+from fairstream.service.impressions import shown_after
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
 from fairstream.service.recent import MAX_EVENTS
@@ -71,6 +72,7 @@ class Follower:
         self._has_dislikes = not self._negative_kinds
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
+        self._shown_seq = 0
 
     def seconds_since_look(self) -> float:
         """Return how long ago a read of the database succeeded."""
@@ -92,6 +94,7 @@ class Follower:
             if not self._has_dislikes:
                 self._serving.dislike(self._store.pairs_of(self._negative_kinds, snapshot.last_seq))
                 self._has_dislikes = True
+            self._follow_shown()
             must_load = self._must_load(snapshot)
             # Update the present model first: it keeps answering if the next one cannot be loaded.
             wanted = self._new_requests(snapshot) if self._forgotten != snapshot.forgotten else set()
@@ -144,6 +147,15 @@ class Follower:
         if (self._items, self._rules) != (snapshot.items, snapshot.rules):
             self.follow_items()
             self._items, self._rules = snapshot.items, snapshot.rules
+
+    def _follow_shown(self) -> None:
+        """Count the lists that people saw, whichever process stored them."""
+        config = self._workspace.config.impressions
+        if config.avoid_after is not None:
+            since = now() - round(config.avoid_days * 86_400_000_000)
+            for seq, user, items, at in shown_after(self._workspace.engine, self._shown_seq, since):
+                self._serving.shown.add(user, items, at)
+                self._shown_seq = seq
 
     def _must_load(self, snapshot: _Snapshot) -> bool:
         status = self._serving.status()
@@ -241,11 +253,11 @@ class Follower:
 
     def _forget(self, model: ServingModel, wanted: set[str]) -> None:
         if wanted:
-            users = list({*model.users(), *self._serving.dislikers()})
+            users = list({*model.users(), *self._serving.users()})
             pairs = zip(digests(self._workspace.secret, users), users, strict=True)
             forgotten = [user for digest, user in pairs if digest in wanted]
             model.forget(forgotten)
-            self._serving.forget_dislikes(forgotten)
+            self._serving.forget_feedback(forgotten)
 
 
 def _sentence(error: Exception) -> str:

@@ -43,11 +43,8 @@ class Service:
     def __init__(self, workspace: Workspace, every: Every | None = None) -> None:
         limits = workspace.config.limits
         self.workspace, self.every, self.limits = workspace, every, limits
-        self.store, self.metrics, self.serving = (
-            EventStore(workspace),
-            Metrics(SHOP.get() or ""),
-            Serving(workspace.config.events),
-        )
+        self.store, self.metrics = EventStore(workspace), Metrics(SHOP.get() or "")
+        self.serving = Serving(workspace.config.events, workspace.config.impressions)
         self.keys = KeyCache(workspace.engine, limits.requests_per_second)
         self.follower = Follower(workspace, self.store, self.serving)
         self.writer = Writer(self.store, self.serving.stored, limits)
