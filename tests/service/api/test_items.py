@@ -25,7 +25,7 @@ PRICED = [{"item_id": f"i{n}", "price": n, "category": f"c{n % 3}"} for n in ran
 
 
 def items_for(client: Running, user: str, **parameters: Any) -> list[str]:
-    answer = client.get(f"/v1/users/{user}/recommendations", params={"k": 50, **parameters}, headers=client.keys.read)
+    answer = client.get(f"/v1/users/{user}/recommendations", params={"k": 50, **parameters}, headers=client.keys.admin)
     assert answer.status_code == 200, answer.text
     return [item["item_id"] for item in answer.json()["items"]]
 
@@ -42,7 +42,7 @@ def test_lists_are_filtered_by_what_was_put_a_moment_ago(new_service: Maker) -> 
     put(client, [{"item_id": cheap[0], "price": 99}])
     assert items_for(client, "u1", filter="price < 30") == cheap[1:]
     many = {"users": ["u1", "nobody"], "k": 3, "filter": "price < 30"}
-    answer = client.post("/v1/recommendations", json=many, headers=client.keys.read).json()
+    answer = client.post("/v1/recommendations", json=many, headers=client.keys.admin).json()
     assert [item["item_id"] for item in answer["answers"][0]["items"]] == cheap[1:4]
     lines = "\n".join(json.dumps({"item_id": item, "available": False}) for item in cheap)
     headers = {**client.keys.ingest, "Content-Type": "application/x-ndjson"}
@@ -54,9 +54,9 @@ def test_a_bad_filter_or_item_is_refused_with_its_place_and_nothing_is_stored(ne
     _, client = new_service()
     path = "/v1/users/u1/recommendations"
     for request in (
-        lambda: client.get(path, params={"filter": "price < "}, headers=client.keys.read),
+        lambda: client.get(path, params={"filter": "price < "}, headers=client.keys.admin),
         lambda: client.post(
-            "/v1/recommendations", json={"users": ["u1"], "filter": "price < "}, headers=client.keys.read
+            "/v1/recommendations", json={"users": ["u1"], "filter": "price < "}, headers=client.keys.admin
         ),
     ):
         answer = request()
