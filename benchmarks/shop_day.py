@@ -106,6 +106,7 @@ class Day:
         end = time.monotonic() + seconds
         while not (words := await self.outcomes()) and time.monotonic() < end:
             await asyncio.sleep(0.3)
+            await self.shop.flush()
         return "; ".join(words) or "the last update has not ended"
 
     async def _ask(self, method: str, path: str) -> httpx.Response | None:
@@ -115,10 +116,9 @@ class Day:
             return None
 
     async def play(self) -> None:
-        begin = time.monotonic()
         pause = self.options.seconds_per_hour / STEPS
         for at in range(self.options.hours):
-            shop, clock = self.shop, (self.options.begin + at) % 24
+            shop, clock, begin = self.shop, (self.options.begin + at) % 24, time.monotonic()
             shop.hour = hour = Hour(clock)
             self.hours.append(hour)
             shop.world.popularity *= 0.95  # recent events count most
@@ -128,8 +128,13 @@ class Day:
                     await shop.serve(some.tolist())
                 for word in [event async for event in self.happen(clock, step)]:
                     hour.notes.append(word)
-                await asyncio.sleep(max(0.0, begin + (at * STEPS + step + 1) * pause - time.monotonic()))
-            hour.notes += [*await self.outcomes(), *filter(None, [await self.update()])]
+                await asyncio.sleep(max(0.0, begin + (step + 1) * pause - time.monotonic()))
+            if at and self.experiment is None:  # a machine that is too slow for the hour gets more time
+                hour.notes += [await self.wait_for_update(self.options.patience)]
+            hour.notes += filter(None, [await self.update()])
+            if shop.pinned:
+                total = hour.sums["everyone"]
+                hour.notes.append(f"{total['pinned']:.0f} of {total['lists']:.0f} lists begin with the pinned item")
             hour.report = await self.report()
             print(hour.words(), flush=True)
         if self.experiment is None:
@@ -224,18 +229,23 @@ class Day:
 
     async def start_experiment(self) -> str:
         """Compare the model in service with the first one of the day: half of the people get each."""
+        self.hours[-1].notes.append(await self.wait_for_update(self.options.patience))  # neither starts with the other
         answer = await self._ask("GET", "/v1/models?limit=100")
         models = [row for row in answer.json()["data"] if row["state"] == "promoted"] if answer is not None else []
         others = [row["id"] for row in models if not row["in_service"]]
-        if not others:
-            return "no experiment: there is one model only"
-        options = {"b": others[-1], "steps": [0.5], "step_hours": 0}
+        options: dict[str, Any] = {"steps": [0.5], "step_hours": 0}
+        if others:
+            options["b"] = others[-1]
+        elif models:  # the same model with other rules
+            options |= {"b": models[0]["id"], "rules": [{"at_most": {"n": 3, "per": "category"}}]}
+        else:
+            return "no experiment: there is no model"
         started = await self.shop.http.put("/v1/experiment", json=options)
         if started.status_code != 200:
             return f"no experiment: {started.json()['detail']}"
         self.experiment = started.json()
-        a, b = self.experiment["a"], self.experiment["b"]
-        return f"an experiment compares model {a} (A) with that of the morning, {b} (B)"
+        other = f"that of the morning, {self.experiment['b']}" if others else "itself by other rules"
+        return f"an experiment compares model {self.experiment['a']} (A) with {other} (B)"
 
     async def look_at_experiment(self) -> str | None:
         """Return what the experiment says now."""
@@ -353,6 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--history", type=float, default=6.0, help="visits of each person in the month before")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds that an hour waits for its update")
     parser.add_argument("--seconds-per-hour", type=float, default=37.0)
     options = parser.parse_args(arguments)
     day = play(options)

@@ -139,6 +139,8 @@ class Shop:
             category = {person: CATEGORIES[world.rng.integers(len(CATEGORIES))] for person in people[::10]}
         asked = time.monotonic()
         lists = await at_once(AT_ONCE, (self.list_of(person, category.get(person)) for person in people))
+        # What the service knows that they have had; after an outage it learns it a moment later.
+        had = [set() if self.outbox else set(world.had[person]) for person in people]
         browsed = world.browse(people)
         events, impressions = list[dict[str, Any]](), list[dict[str, Any]]()
         for at, (person, answer) in enumerate(zip(people, lists, strict=True)):
@@ -150,6 +152,7 @@ class Shop:
                 hour.shown.update(items)
                 rows = [world.rows[item] for item in items]
                 wrong = [item for item in items if self.forbidden.get(item, np.inf) < asked - 1.0]
+                wrong += [item for item, row in zip(items, rows, strict=True) if row in had[at]]
                 if (name := category.get(person)) is not None:
                     wrong += [
                         item for item, row in zip(items, rows, strict=True) if CATEGORIES[world.category[row]] != name
@@ -171,7 +174,7 @@ class Shop:
                         fallback=body["source"] == "popularity",
                     )
                     hour.models[body["model"]].update({"visits": 1, "served": visit.clicks, "best": float(best[at])})
-                shown["forbidden"] += len(wrong)
+                shown.update(lists=1, items=len(items), filtered=name is not None, forbidden=len(wrong))
                 shown["pinned"] += bool(self.pinned) and items[0] in self.pinned
             events += [{"user_id": f"p{person}", "item_id": item, "kind": kind} for item, kind in did]
         now = time.time()
