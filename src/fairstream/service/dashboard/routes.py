@@ -25,7 +25,7 @@ from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
 from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry, latest_experiments
-from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown
+from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in
@@ -171,9 +171,11 @@ class Dashboard:
         engine, kinds = self._workspace.engine, self._workspace.config.events
         sells = kinds.judge_by or tuple(kind for kind in kinds.kinds if kind == "purchase")
         learned = [kind for kind, weight in kinds.kinds.items() if weight > 0]
-        tops = {"shown": shown(engine), "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
+        tops = {"shown": shown(engine).most, "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
         asked = {"user_id": user_id, "answer": answer, "why": why, "history": history, "may_see": may_see}
-        return self._html("lists.html", request, visitor, problem=problem, sells=sells, **asked, **tops)
+        listed = [*(answer.items if answer else ()), *history, *(item for top in tops.values() for item, _ in top)]
+        named = {"titles": titles(engine, listed), "sells": sells, "problem": problem}
+        return self._html("lists.html", request, visitor, **asked, **tops, **named)
 
     def _experiments(self, request: Request, visitor: Visitor) -> Response:
         engine, kept = self._workspace.engine, self._workspace.models.names()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -89,6 +90,14 @@ def chosen_most(engine: Engine, kinds: Sequence[str]) -> list[tuple[str, int]]:
     query = query.having(n >= _MIN_PEOPLE).order_by(n.desc(), row.item_id).limit(_N_ITEMS)
     with reading(engine) as connection:
         return [(item, int(people)) for item, people in connection.execute(query.where(row.kind.in_(kinds)))]
+
+
+def titles(engine: Engine, items: Sequence[str]) -> dict[str, str]:
+    """Return the titles of items that the catalogue knows."""
+    row = schema.items.c
+    with reading(engine) as connection:
+        rows = connection.execute(select(row.item_id, row.properties).where(row.item_id.in_(items))).all()
+    return {item: str(title) for item, properties in rows if (title := json.loads(properties).get("title"))}
 
 
 def rule_words(rule: Rule) -> str:
