@@ -185,6 +185,8 @@ class FullPeriod(TypedDict):
     """The share of its users whose latest events judged the candidate."""
     max_of_user: int
     """Events of one user beyond this number were left out."""
+    replay_until: NotRequired[int | None]
+    """Number of the last event of the imported history that the period is a part of; else null."""
     evaluation: dict[str, Any] | None
     """Quality of the model in service, before it learned the period."""
     control: dict[str, Any] | None

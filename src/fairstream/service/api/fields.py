@@ -49,6 +49,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "problems": ("What is wrong, each in a sentence.", []),
     "reason": ("Why it ended as it did, in a sentence.", "all checks passed"),
     "repeated": ("Events that were stored before. For admin keys alone.", 0),
+    "replay_until": ("Number of the last event of the imported history that the period is a part of; else null.", 9),
     "requested": ("When it was requested.", "2026-11-16T04:00:00Z"),
     "requested_by": ("The key or schedule that requested it.", "schedule"),
     "score": ("The model's score; null in a list by popularity.", 3.25),
