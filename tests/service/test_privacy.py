@@ -263,6 +263,15 @@ def test_no_quarter_spends_more_than_its_budget(steps: list[tuple[int, float, st
     assert sum(map(budget.limit, SHARES)) == pytest.approx(mu_of(epsilon) ** 2)
 
 
+def test_while_history_is_replayed_nothing_is_spent() -> None:
+    values, codes = crowd(3000, np.random.default_rng(0))
+    for waits in (True, False):
+        budget = Budget(ON, since=0, at=2 * QUARTER, waits=waits)
+        groups = Release(b"a", 20, "x", budget).report(values, codes, NAMES)
+        assert bool(groups.sizes) == bool(budget.spent) == (not waits)
+        assert waits == ("imported history" in groups.why)
+
+
 def test_what_is_spent_is_stored_and_shown_and_counts_in_the_next_update(learned: Workspace) -> None:
     budget = Budget.read(learned.engine, ON)
     cost = budget.allowed("report")

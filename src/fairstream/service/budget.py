@@ -51,15 +51,16 @@ class Budget:
     spent: list[tuple[int, str, float]] = field(default_factory=list)
     at: int = 0
     since: int | None = None  # when the first period was closed
+    waits: bool = False  # until imported history is replayed: its periods are closed within minutes, and one can pay
     new: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, engine: Engine, privacy: Privacy) -> Budget:
+    def read(cls, engine: Engine, privacy: Privacy, *, waits: bool = False) -> Budget:
         rows, first, at = schema.privacy_spent.c, func.min(schema.periods.c.closed), now()
         recent = select(rows.time, rows.what, rows.cost).where(rows.time > at - QUARTER)
         with reading(engine) as connection:
             spent = [(row.time, row.what, row.cost) for row in connection.execute(recent)]
-            return cls(privacy, spent, at, connection.scalar(select(first)))
+            return cls(privacy, spent, at, connection.scalar(select(first)), waits)
 
     @property
     def is_off(self) -> bool:
@@ -73,8 +74,8 @@ class Budget:
     def allowed(self, what: str) -> float:
         """What a purpose may spend now."""
         own, limit = [(time, cost) for time, name, cost in self.spent if name == what], self.limit(what)
-        if self.is_off:
-            return limit
+        if self.is_off or self.waits:
+            return limit if self.is_off else 0.0
         accrued = limit * min(1.0, max(0, self.at - self._last(what)) / QUARTER)
         return min(accrued, limit - sum(cost for time, cost in own if time > self.at - QUARTER))
 

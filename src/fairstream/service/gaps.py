@@ -15,6 +15,7 @@ from typing import Any, Final
 from fairstream.text import MISSING, number, percent
 
 TOO_FEW: Final = "too few people to report"
+IN_REPLAY: Final = "numbers of groups follow when the imported history has been replayed"
 TOO_NOISY: Final = "too few people for the privacy noise"
 SERVED_TASK: Final = "event"  # the service makes a list for each event, so its models are judged by such lists
 _SIGNIFICANCE = 0.05

@@ -44,7 +44,7 @@ from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
 from fairstream.service.budget import DAY, QUARTER, SHARES, Budget
-from fairstream.service.gaps import TOO_FEW, TOO_NOISY, too_early
+from fairstream.service.gaps import IN_REPLAY, TOO_FEW, TOO_NOISY, too_early
 from fairstream.service.settings import LiveConfig
 from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
 from fairstream.strategies.replay import GroupReplay
@@ -173,7 +173,7 @@ class Release:
         price = max((each for each in costs if each <= limit * _PAYABLE), default=min(costs))
         if price * enough > (allowed := self.budget.allowed(what)):
             when = self.budget.when(what, price * enough)
-            self.why = TOO_NOISY if when is None else too_early(when)
+            self.why = IN_REPLAY if self.budget.waits else TOO_NOISY if when is None else too_early(when)
             return None
         spent = min(price, allowed)
         self.budget.spend(what, spent)

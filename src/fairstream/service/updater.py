@@ -133,7 +133,8 @@ class _Update:
                 f"{n_users} users have held-out {self.kinds.words} to judge by, {needed} are needed "
                 f"(gate.min_tested_users)"
             )
-        self.budget = Budget.read(self.engine, self.workspace.config.privacy)
+        waits = self.replay_until is not None and self.last < self.replay_until
+        self.budget = Budget.read(self.engine, self.workspace.config.privacy, waits=waits)
         sizes = next((spend.published for spend in spends(self.engine, "sizes", 1)), {})
         label = f"{self.t} {self.sha256}"
         release = Release(self.workspace.secret, self.gate.min_group_size, label, self.budget, sizes)
