@@ -9,7 +9,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from fairstream.service.api import health, ingest, manage, recommendations
+from fairstream.service.api.app import ROUTERS
+from fairstream.service.api.openapi import schema_of
 
 METHODS = ("get", "put", "post", "delete")
 
@@ -19,9 +20,9 @@ class HttpReference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         app = FastAPI()
-        for part in (recommendations, ingest, manage, health):
-            app.include_router(part.router)
-        paths = app.openapi()["paths"]
+        for router in ROUTERS:
+            app.include_router(router)
+        paths = schema_of(app)["paths"]
         return [
             described(f"{method.upper()} {path}", requests[method])
             for path, requests in paths.items()

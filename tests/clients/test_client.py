@@ -96,6 +96,7 @@ def test_every_operation_works_against_a_running_service(  # noqa: PLR0915
     assert client.healthz() == {"status": "alive"}
     assert client.readyz()["model"] == first
     assert "fairstream_ready" in client.metrics()
+    assert client.show_privacy()["left"] > 0
 
     event = {"user_id": "ann/ä?", "item_id": "i1", "time": 10**9}
     assert client.ingest_events([event])["stored"] == 1

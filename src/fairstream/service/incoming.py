@@ -36,7 +36,7 @@ _IDS = ("event_id", "user_id", "item_id")
 _KINDS = EventKinds()
 _PEOPLE = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _GENERATED = "~"  # the prefix of event ids that the service generates
-_MAX_INTEGER = 10**MAX_LENGTH
+_MAX_INTEGER = 1 << 63
 _SECOND = 1_000_000
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _START = int((datetime(1900, 1, 1, tzinfo=UTC) - _1970).total_seconds())
@@ -120,17 +120,23 @@ def _kind_of(value: object) -> str:
 
 def _ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
     """Strings, and whole numbers as their digits; None stays missing."""
-    texts = [str(value) if type(value) is int and abs(value) < _MAX_INTEGER else value for value in values]
+    texts = [str(value) if type(value) is int and -_MAX_INTEGER <= value < _MAX_INTEGER else value for value in values]
     row = 0
     try:
         return pa.array(texts, pa.string())
     except (pa.ArrowException, UnicodeEncodeError):
+        if any(isinstance(value, float) and value.is_integer() for value in values):  # 3.0 is 3, as in JSON Schema
+            return _ids_from_values([_whole(value) for value in values], field, rows)
         for row, text in enumerate(texts):
             if not isinstance(text, str | None):
                 raise rows.error(row, f"{field} must be a string or a whole number, got {_kind_of(text)}") from None
             if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
                 break
         raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _times_from_values(values: Iterable[Any], rows: Rows) -> _Micros:

@@ -259,6 +259,13 @@ tested_users = sa.Table(  # each user's last test since numbers of groups were p
     Column("value", sa.Float, nullable=False, comment="NDCG"),
 )
 
+ended_sessions = sa.Table(  # sessions of the dashboard that were signed out of before their cookies end
+    "ended_sessions",
+    metadata,
+    Column("digest", sa.String(64), primary_key=True, comment="SHA-256 of the session's token"),
+    Column("until", sa.BigInteger, nullable=False, comment="when the cookie ends by itself"),
+)
+
 
 def of_users(dialect: sa.Dialect, user_ids: Collection[str]) -> sa.ColumnElement[bool]:
     """The condition that an event is of one of these users, for a look at their events alone."""

@@ -100,6 +100,16 @@ def test_wrong_keys_cost_few_queries_and_are_slowed_down_for_their_address_alone
     assert refused(cache, "fs_" + "x" * 43).status_code == 401
 
 
+def test_wrong_keys_from_ever_other_addresses_are_slowed_down_too(new_workspace: Maker, clock: Clock) -> None:
+    workspace = new_workspace()
+    good = make_key(workspace.engine, "good", "read")
+    cache = KeyCache(workspace.engine, 10**6, clock)
+    cache.read()
+    statuses = [refused(cache, f"fs_{n:043}", peer=f"10.0.{n // 256}.{n % 256}").status_code for n in range(500)]
+    assert statuses.count(401) <= 100
+    assert asyncio.run(cache.authenticate(request(good))).name == "good"
+
+
 @given(rate=st.floats(0.1, 1000), waits=st.lists(st.floats(0, 5), min_size=1, max_size=200))
 def test_a_bucket_lets_pass_its_rate_and_a_burst(rate: float, waits: list[float]) -> None:
     clock = Clock()

@@ -8,12 +8,14 @@ import statistics
 import time
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from fairstream.service.api.errors import CODES
 from fairstream.service.api.openapi import operations_of, schema_of
+from fairstream.service.keys import SCOPES
 from fairstream.service.workspace import Workspace
 from live_services import Running
 
@@ -133,3 +135,15 @@ def test_the_schema_is_made_once(shared: Shared) -> None:
     begin = time.perf_counter()
     schema_of(client.app)
     assert statistics.median(seconds) < (time.perf_counter() - begin) / 2
+
+
+def test_the_guide_has_an_example_of_every_operation_and_every_code(shared: Shared) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "how-to" / "http.md").read_text(encoding="utf-8")
+    for code, each in CODES.items():
+        assert f"| `{code}` | {each.status} | {each.meaning} |" in guide
+    for scope in SCOPES:
+        assert f"| `{scope}` |" in guide
+    for _, path, operation in operations_of(shared[1].get("/v1/openapi.json").json()):
+        assert f"client.{operation['operationId']}(" in guide
+        part = re.sub(r"\\{\w+\\}", "[^/ ']+", re.escape(path))
+        assert re.search(f"localhost:8000{part}|`{part}`", guide), path

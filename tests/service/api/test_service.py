@@ -396,6 +396,18 @@ def test_readiness_names_a_part_that_has_ended(new_service: Maker) -> None:
     assert {"keys", "follower"} == {problem.split("'")[1] for problem in answer.json()["problems"]}
 
 
+def test_the_login_is_as_slow_with_wrong_keys_as_the_interface(new_service: Maker) -> None:
+    _, client = new_service(with_model=False)
+    key = client.keys.read["Authorization"].removeprefix("Bearer ")
+    statuses = [client.post("/login", data={"key": f"fs_{n:043}"}).status_code for n in range(30)]
+    assert statuses[:5] == [401] * 5
+    assert statuses.count(429) >= 15
+    assert client.post("/login", data={"key": key}).status_code == 429
+    unknown = client.get("/v1/models", headers={"Authorization": "Bearer fs_" + "x" * 43})
+    assert unknown.status_code == 429  # of the same address
+    assert client.get("/v1/models", headers=client.keys.read).status_code == 200  # a known key waits for nothing
+
+
 ROUTES = [
     ("POST", "/v1/events", "ingest"),
     ("PUT", "/v1/items", "ingest"),

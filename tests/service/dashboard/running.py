@@ -38,6 +38,9 @@ class Standing:
         because = [f"thing {n}" if n % 2 else None for n in range(len(items))] if ask.explain else None
         return Answer(items, [1 / (n + 1) for n in range(len(items))], "model", "m", because)
 
+    def seconds_to_wait(self, peer: str) -> int:
+        return 0
+
     async def request_update(self, by: str) -> None:
         if self.is_updating:
             raise WorkspaceError("an update is running already; wait until it has ended")

@@ -188,10 +188,15 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(shop: Workspace, https:
     assert ("secure" in flags) == https
 
 
-def test_signing_out_takes_the_cookie_away(shop: Workspace) -> None:
-    client = signed_in(shop)
+def test_signing_out_takes_the_cookie_away_and_ends_the_session_of_a_copy(shop: Workspace) -> None:
+    client, copy, other = signed_in(shop), Client(shop), Client(shop)
+    sign_in(other, make_key(shop.engine, "another", "read"))
+    copy.cookies.update(client.cookies)
+    assert copy.get("/").status_code == 200
     assert client.post("/logout").headers["location"] == "/login"
     assert client.get("/").status_code == 303
+    assert copy.get("/").status_code == 303
+    assert other.get("/").status_code == 200
 
 
 def test_what_is_no_key_is_refused_with_a_sentence(shop: Workspace) -> None:

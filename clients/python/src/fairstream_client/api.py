@@ -12,6 +12,7 @@ class AtMost(TypedDict):
     """Show at most n items with the same value of a property."""
 
     n: int
+    """How many."""
     per: str
     """A property of one value; items without it are not limited."""
 
@@ -186,7 +187,7 @@ class FullPeriod(TypedDict):
     max_of_user: int
     """Events of one user beyond this number were left out."""
     replay_until: NotRequired[int | None]
-    """Number of the last event of the imported history that the period is a part of; else null."""
+    """Number of the last event that the target replayed."""
     evaluation: dict[str, Any] | None
     """Quality of the model in service, before it learned the period."""
     control: dict[str, Any] | None
@@ -347,6 +348,7 @@ class Pin(TypedDict):
     """Put items at a position of every list, in this order."""
 
     items: list[str]
+    """Items, in order."""
     position: NotRequired[int]
     """Position of the first item; 1 is the top."""
 
@@ -355,12 +357,19 @@ class PrivacyStatus(TypedDict):
     """What may be published about groups in a quarter, and how much of it the last 91 days have used."""
 
     epsilon_per_quarter: float | str
+    """The budget of a quarter; "off": numbers of groups are exact."""
     delta: float
+    """The probability with which the guarantee may fail."""
     spent: float
+    """Share of the budget that the last 91 days have used."""
     left: float
+    """Share of the budget that is left."""
     spent_by: dict[str, float]
+    """The same for sizes of groups, reports, the gate and the target."""
     max_guess: float
+    """How probably somebody who knows all else guesses a group from all ever published, at most."""
     max_guess_per_quarter: float
+    """The same from what a quarter may publish."""
 
 
 class Problem(TypedDict):
@@ -473,8 +482,11 @@ class Rule(TypedDict):
     """One of `pin`, `boost` and `at_most`."""
 
     pin: NotRequired[Pin | None]
+    """Items at fixed positions."""
     boost: NotRequired[Boost | None]
+    """Divide the rank of the items that pass a filter."""
     at_most: NotRequired[AtMost | None]
+    """At most n items with the same value of a property."""
 
 
 class Shares(TypedDict):

@@ -23,6 +23,7 @@ from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
+ROUTERS = tuple(part.router for part in (recommendations, ingest, items, impressions, experiments, manage, health))
 _log = logging.getLogger("fairstream.api")
 
 
@@ -57,7 +58,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
         ],
     )
     app.state.service = service
-    for part in (recommendations, ingest, items, impressions, experiments, manage, health):
-        app.include_router(part.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.router.routes.extend([*openapi.routes(app), *Dashboard(workspace, service).routes()])
     return app

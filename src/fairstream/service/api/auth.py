@@ -26,6 +26,7 @@ KEY = "fairstream.key"  # the place of a request's key in its ASGI scope
 POLL_SECONDS = 1.0  # how long a revoked key may still be used while the database can be reached
 _STALE_SECONDS = 0.2  # the age of the keys from which on the database is asked for an unknown one
 _WRONG_KEYS, _WRONG_KEYS_PER_SECOND, _MAX_PEERS = 10, 1.0, 10_000
+_WRONG_KEYS_OF_ALL, _WRONG_KEYS_OF_ALL_PER_SECOND = 100, 20.0
 _FORMAT = re.compile(rb"Bearer +(fs_[A-Za-z0-9_-]{43}) *", re.IGNORECASE)
 _MISSING = "Missing API key: send `Authorization: Bearer fs_…`; `fairstream keys add` makes one."
 _UNKNOWN = "Unknown or revoked API key; `fairstream keys add` makes another."
@@ -54,6 +55,8 @@ class KeyCache:
         self._read = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._bucket_of = lru_cache(_MAX_PEERS)(lambda _peer: Bucket(_WRONG_KEYS_PER_SECOND, _WRONG_KEYS))
+        # A proxy names the address; whoever reaches the service beside it could name another one each time.
+        self._bucket_of_all = Bucket(_WRONG_KEYS_OF_ALL_PER_SECOND, _WRONG_KEYS_OF_ALL)
 
     def read(self) -> None:
         """Read the valid keys; each keeps its rate limit."""
@@ -75,10 +78,14 @@ class KeyCache:
             raise ApiError("too_many_requests", sentence, retry_after=wait)
         return key
 
+    def seconds_to_wait(self, peer: str) -> int:
+        """Return 0 if an address may try a key that is not known, else how long it has to wait."""
+        return self._bucket_of(peer).take() or self._bucket_of_all.take()
+
     async def _find(self, digest: bytes, scope: Scope) -> CachedKey:
         """Look up a key that may be new in the database; an address that sends many wrong ones has to wait."""
         peer = (scope.get("client") or ("unknown",))[0]
-        if (wait := self._bucket_of(peer).take()) > 0:
+        if (wait := self.seconds_to_wait(peer)) > 0:
             sentence = f"Too many requests with unknown API keys from this address; try again in {wait} s."
             raise ApiError("too_many_requests", sentence, retry_after=wait)
         if self._clock() - self._read > _STALE_SECONDS:

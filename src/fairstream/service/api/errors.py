@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from fairstream.data.filters import FilterError
 from fairstream.errors import DataError, FairstreamError, WorkspaceError
@@ -144,9 +145,14 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     return ApiError("invalid", f"{where}: {first['msg'].removeprefix('Value error, ')[:200]}")
 
 
-async def answer(_: Request, error: Exception) -> Response:
+async def answer(request: Request, error: Exception) -> Response:
     """Answer an error that FastAPI or Starlette has raised."""
-    return error_from(error).response()
+    response = error_from(error).response()
+    if response.status_code == 405:  # Starlette names the methods of the first route with this path alone
+        routes = (route for route in request.app.router.routes if route.matches(request.scope)[0] != Match.NONE)
+        methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
+        response.headers["Allow"] = ", ".join(sorted(methods))
+    return response
 
 
 def cause_of(error: BaseException) -> str:

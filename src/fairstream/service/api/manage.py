@@ -188,7 +188,7 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId, resp
     return ForgetRequest(id=id_, n_events=n_events)
 
 
-@router.get("/v1/privacy", operation_id="show_privacy")
+@router.get("/v1/privacy", operation_id="show_privacy", responses=problems())
 def show_privacy(service: RunningService, _: Reader) -> PrivacyStatus:
     """Show what may be published about groups in a quarter, and how much of it is spent."""
     return PrivacyStatus.of(service.workspace.engine, service.workspace.config.privacy)

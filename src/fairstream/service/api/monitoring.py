@@ -39,6 +39,7 @@ _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROCESS, _numbers = f"{secrets.token_hex(4)}-", count(1)
 REQUEST_ID: ContextVar[str | None] = ContextVar("request id", default=None)
 """The id of the present request, in every line of its log."""
@@ -212,8 +213,8 @@ class RequestLogging:
             await send(message)
 
         try:
-            if b"%00" in scope["query_string"] or "\0" in scope["path"]:  # PostgreSQL stores no such character
-                raise ApiError("invalid", "the address: an id or a parameter must not contain the character 0")
+            if b"%00" in scope["query_string"] or _CONTROL.search(scope["path"]):  # PostgreSQL stores no 0
+                raise ApiError("invalid", "the address: an id or a parameter must not contain control characters")
             await self._app(scope, receive, send_and_note)
         except ClientDisconnect:
             status = status or _CLIENT_GONE

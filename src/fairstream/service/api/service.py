@@ -142,6 +142,9 @@ class Service:
         """The same for work that takes so long that lists must not wait for it."""
         return await _in_thread(self.batch_threads, work, *arguments)
 
+    def seconds_to_wait(self, peer: str) -> int:
+        return self.keys.seconds_to_wait(peer)
+
     def recommend(self, user_id: str, ask: Ask) -> Answer:
         return self.serving.current.recommend(user_id, ask.k, ask.exclude, ask.only, ask.where, explain=ask.explain)
 

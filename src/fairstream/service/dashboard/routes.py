@@ -62,6 +62,7 @@ class Running(Protocol):
     def health(self) -> Health: ...
     def recommend(self, user_id: str, ask: Ask) -> Answer: ...
     async def request_update(self, by: str) -> object: ...
+    def seconds_to_wait(self, peer: str) -> int: ...  # before an address may try another key
 
 
 class Visitor(NamedTuple):
@@ -217,6 +218,8 @@ class Dashboard:
         if form is None or web.is_foreign(request):
             return self._login(request, 400, "The form could not be read; enter the key again.")
         key, to = form.get("key", "").strip(), web.local_path(form.get("to"))
+        if (wait := self._running.seconds_to_wait(request.client.host if request.client else "unknown")) > 0:
+            return self._login(request, 429, f"Too many attempts; try again in {wait} s.", to)
         try:
             holder = await run_in_threadpool(find_key, self._workspace.engine, key)
         except WorkspaceError:
@@ -231,17 +234,22 @@ class Dashboard:
         return web.redirect(request, to)
 
     def _sign_out(self, request: Request) -> Response:
-        if not web.is_foreign(request):
+        if not web.is_foreign(request) and (token := request.session.get("token")):
             request.session.clear()
+            try:
+                web.end_session(self._workspace.engine, token)
+            except WorkspaceError:
+                return self._unavailable(request)
         return web.redirect(request, "/login")
 
     def _visitor(self, request: Request) -> Visitor | None:
-        """Return the key of the session; revoking a key ends its sessions at once."""
+        """Return the key of the session; revoking the key or signing out ends it at once, on every machine."""
         key, token = request.session.get("key"), request.session.get("token")
         if not key or not token:
             return None
         keys = schema.keys
         query = select(keys.c.scope).where(keys.c.name == key, keys.c.revoked.is_(None), keys.c.scope.in_(_READ_SCOPES))
+        query = query.where(~web.has_ended(token))
         with reading(self._workspace.engine) as connection:
             scope = connection.scalar(query)
         return None if scope is None else Visitor(key, scope, token)

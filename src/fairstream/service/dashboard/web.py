@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, quote
 
 from jinja2 import Environment
 from markupsafe import Markup
+from sqlalchemy import ColumnElement, Engine, exists
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -21,8 +22,9 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairstream.pages.rendering import make_environment, read_asset
-from fairstream.service import gaps
+from fairstream.service import gaps, schema
 from fairstream.service.dashboard import reading
+from fairstream.service.database import now, writing
 from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.records import from_microseconds
 from fairstream.text import MISSING, between, number, signed
@@ -122,6 +124,23 @@ class Sessions:
             self._app, self._secret, COOKIE, LASTS, path, same_site="strict", https_only=is_https
         )
         await sessions(scope, receive, send)
+
+
+def end_session(engine: Engine, token: str) -> None:
+    """Sign out: the cookie, wherever a copy of it is, opens nothing any more."""
+    ended = schema.ended_sessions
+    with writing(engine) as connection:
+        connection.execute(ended.delete().where((ended.c.until < now()) | (ended.c.digest == _digest(token))))
+        connection.execute(ended.insert().values(digest=_digest(token), until=now() + LASTS * 1_000_000))
+
+
+def has_ended(token: str) -> ColumnElement[bool]:
+    """Return the condition that somebody signed out of the session with this token."""
+    return exists().where(schema.ended_sessions.c.digest == _digest(token))
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class PageRoute(Route):
