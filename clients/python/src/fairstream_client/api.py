@@ -187,7 +187,7 @@ class FullPeriod(TypedDict):
     max_of_user: int
     """Events of one user beyond this number were left out."""
     replay_until: NotRequired[int | None]
-    """Number of the last event of the imported history that the period is part of; null: of none."""
+    """Number of the last event of the imported history that the period is a part of; else null."""
     evaluation: dict[str, Any] | None
     """Quality of the model in service, before it learned the period."""
     control: dict[str, Any] | None
