@@ -60,10 +60,6 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "previous": ("Hash of the entry before.", "03aa" * 16),
     "problems": ("What is wrong, each in a sentence.", []),
     "reason": ("Why it ended as it did, in a sentence.", "all checks passed"),
-    "replay_until": (
-        "Number of the last event of the imported history that the period is part of; null: of none.",
-        118_000,
-    ),
     "repeated": ("Events that were stored before. For admin keys alone.", 0),
     "replay_until": ("Number of the last event of the imported history that the period is a part of; else null.", 9),
     "requested": ("When it was requested.", "2026-11-16T04:00:00Z"),
