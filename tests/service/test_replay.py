@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from fairstream.service.registry import models
 from fairstream.service.settings import Every, Gate
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
+from live_services import wait_until
 
 Maker = Callable[..., Workspace]
 PARTS, PEOPLE = periods_of()
@@ -120,3 +123,18 @@ def test_events_that_come_after_the_history_are_the_next_period(new_workspace: M
     assert done.t is not None, done.reason
     assert bounds(workspace)[-1] == (N_EVENTS + 1, N_EVENTS + len(later))
     assert closed_periods(workspace.engine)[-1].replay_until is None
+
+
+@pytest.mark.slow
+def test_a_replay_survives_kills_of_its_process(new_workspace: Maker) -> None:
+    whole = imported(new_workspace)
+    updates.run(whole)
+    workspace = imported(new_workspace)
+    command = [sys.executable, "-m", "fairstream", "update", str(workspace.folder), "--quiet"]
+    for n_closed in (1, 4, 6):
+        with subprocess.Popen(command, start_new_session=True) as process:
+            wait_until(lambda n=n_closed: len(closed_periods(workspace.engine)) >= n or process.poll() is not None)
+            process.kill()
+        assert n_closed <= len(closed_periods(workspace.engine)) < 11
+    assert updates.run(workspace).t == 10
+    assert bounds(workspace) == bounds(whole)
