@@ -14,10 +14,11 @@ from sqlalchemy import insert, select
 
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import experiments, registry, schema, updates
+from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Arms, Experiment, Options, encode, interleave, look, start, stop
+from fairstream.service.experiments import Experiment, Options, look, start, stop
 from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.records import UnknownIdError
@@ -44,7 +45,7 @@ class Shop:
     def visit(self, n_users: int, rates: tuple[float, float]) -> None:
         """New people come; each clicks with the rate of the list's arm, and of an interleaved list's teams."""
         experiment = experiments.get(self.workspace.engine)
-        arms, moment = Arms.of(experiment, self.workspace.secret), now()
+        arms, moment = experiment.arms(self.workspace.secret), now()
         lists, events = [], []
         for _ in range(n_users):
             self._n += 1

@@ -14,7 +14,7 @@ from fairstream.service import schema
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
-from fairstream.service.impressions import Report, Shown, ShownInVain, prune, store
+from fairstream.service.impressions import Report, Shown, ShownInVain, prune, shown_after, store
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.settings import EventKinds, Impressions, Retention
 from fairstream.service.tally import Tally, Totals
@@ -183,8 +183,9 @@ def test_old_lists_are_deleted_and_their_counts_stay(new_workspace: NewWorkspace
 
 def test_an_item_is_avoided_after_it_was_shown_in_vain_and_returns() -> None:
     shown, day = ShownInVain(Impressions(avoid_after=2, avoid_days=1)), 24 * _HOUR
-    assert not shown.add("ann", ["a", "b"], 0)
-    assert shown.add("ann", ["a"], _HOUR)
+    shown.add("ann", ["a", "b"], 0)
+    assert shown.avoided_by("ann", _HOUR) == []
+    shown.add("ann", ["a"], _HOUR)
     assert shown.avoided_by("ann", 2 * _HOUR) == ["a"]
     assert shown.avoided_by("bob", 2 * _HOUR) == []
     shown.reacted(["ann"], ["a"])
@@ -195,4 +196,13 @@ def test_an_item_is_avoided_after_it_was_shown_in_vain_and_returns() -> None:
     shown.add("ann", ["b"], 3 * day)  # begins again
     assert shown.avoided_by("ann", 3 * day) == []
     shown.forget(["ann"])
-    assert shown.avoided_by("ann", _HOUR) == []
+    assert shown.users() == []
+
+
+def test_what_was_shown_in_vain_is_read_in_parts_without_what_was_clicked(workspace: Workspace) -> None:
+    t = now() // 1_000_000
+    store(workspace, [[seen("ann", "ab", t - 60), seen("bob", "ab", t - 20 * 86_400), seen("ann", "c", t - 30)]])
+    do(workspace, ("ann", "b", t - 40, "click"))
+    count(workspace)
+    rows = [(user, items) for _, user, items, _ in shown_after(workspace.engine, 0, (t - 86_400) * 1_000_000)]
+    assert rows == [("ann", ["a"]), ("bob", []), ("ann", ["c"])]

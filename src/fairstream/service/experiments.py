@@ -1,9 +1,7 @@
 """Experiments: the model in service (arm A) and another one (arm B) side by side.
 
-A keyed hash of the user and the experiment gives each user a number from 0 to 1: those below `share` get B, and those
-above 1 − share, as many, are compared with them. So both arms see the same hours while the share grows in steps. A
-step follows when no guard is broken. The tests hold at all looks together (`fairstream.sequential_test`); half of
-`alpha` is for the decision, the other half is shared by the guards.
+The share of users that get B grows in steps (`arms`), as long as no guard breaks. The tests hold at all looks together
+(`fairstream.sequential_test`); half of `alpha` is for the decision, the other half is shared by the guards.
 
 While an experiment runs no update starts, because a promotion would change an arm. A rollback or promotion of the
 service ends the experiment in the same transaction.
@@ -11,14 +9,12 @@ service ends the experiment in the same transaction.
 
 from __future__ import annotations
 
-import hmac
 import secrets
-import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from random import sample
+from threading import Lock
+from time import perf_counter
 from typing import Any, Literal, Self
 
 from pydantic import Field, computed_field, model_validator
@@ -29,18 +25,21 @@ from fairstream.errors import WorkspaceError
 from fairstream.evaluation.sequential import ArmTotals, SequentialResult, sequential_test, win_rate_test
 from fairstream.service import registry, schema, updates
 from fairstream.service.alerts import alert
+from fairstream.service.arms import Arms, Mode
 from fairstream.service.audit import record
-from fairstream.service.database import bump, now, reading
+from fairstream.service.database import bump, now, reading, writing
+from fairstream.service.impressions import add_counts
 from fairstream.service.records import Record, Time, UnknownIdError
-from fairstream.service.rules import rules_from_json
+from fairstream.service.rules import replace_rules, rules_from_json
 from fairstream.service.tally import Totals
 from fairstream.service.workspace import Workspace
 
-Mode = Literal["split", "interleave", "shadow"]
 _HOUR = 3_600_000_000
 _METRICS = {"click_through": "clicked", "conversion": "converted"}
 _MIN_USERS_OF_STEP = 100
 _N_GUARDS = 4
+_MAX_MICROS, _MAX_USERS = 1_000_000, 1_000_000
+_SHADOWS, _SHADOW_K = 16, 20
 _NONE = "there is no experiment yet; PUT /v1/experiment or `fairstream experiment start` starts one"
 _rows = schema.experiments
 
@@ -98,6 +97,10 @@ class Experiment(Record):
     looks: dict[str, Any]
     decision: dict[str, Any] | None
 
+    def arms(self, secret: bytes) -> Arms:
+        """Return who gets which arm."""
+        return Arms(self.id, self.mode, self.a, self.b, self.share, secret)
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentences(self) -> list[str]:
@@ -115,106 +118,66 @@ class Experiment(Record):
         lines += [
             f"{name.replace('_', ' ')}: {each['sentence']}." for name, each in self.looks.get("tests", {}).items()
         ]
+        if self.mode == "shadow":
+            lines.append(self.looks.get("shadow") or "No list has been compared yet.")
         lines += [self.decision["sentence"]] if self.decision else []
         return lines
 
 
-@dataclass(frozen=True)
-class Arms:
-    """Who gets which arm of a running experiment; what each process needs to know of it."""
+class Served:
+    """What a process served to each arm since it was last stored."""
 
-    id: str
-    mode: Mode
-    a: str
-    b: str
-    share: float
-    key: bytes
+    def __init__(self) -> None:
+        self._n: Counter[tuple[int, str, str, str, str]] = Counter()
+        self._users: set[str] = set()
+        self._experiment = ""
+        self._lock = Lock()
 
-    @classmethod
-    def of(cls, experiment: Experiment, secret: bytes) -> Arms:
-        return cls(experiment.id, experiment.mode, experiment.a, experiment.b, experiment.share, secret)
+    def note(self, arms: Arms, arm: str, model: str, user_id: str, seconds: float, *, by_model: bool) -> None:
+        """Count a list, and a user once for each experiment."""
+        micros = min(round(seconds * 1e6), _MAX_MICROS)
+        with self._lock:
+            if arms.id != self._experiment or len(self._users) > _MAX_USERS:
+                self._experiment, self._users = arms.id, set()
+            counts = {"served": 1, "micros": micros, "micros²": micros**2}
+            if user_id not in self._users:
+                self._users.add(user_id)
+                counts |= {"users served": 1, "by the model": int(by_model)}
+            self.count(arms, arm, model, **counts)
 
-    def position(self, user_id: str) -> float:
-        """Return a number from 0 to 1 that only the secret, the experiment and the user determine."""
-        digest = hmac.digest(self.key, f"experiment {self.id}\n{user_id}".encode(), "sha256")
-        return int.from_bytes(digest[:6], "big") / 2**48
+    def count(self, arms: Arms, arm: str, model: str, **counts: int) -> None:
+        for what, n in counts.items():
+            self._n[now() // _HOUR, arms.id, arm, model, what] += n
 
-    def arm_of(self, user_id: str) -> str:
-        """Return A or B; empty for users who get A and are not compared."""
-        if self.mode == "shadow":
-            return ""
-        at = self.position(user_id)
-        if at < self.share:
-            return "B"
-        return "A" if self.mode == "split" and at >= 1 - self.share else ""
-
-    def stamp(self, user_id: str, items: Sequence[str], list_id: str | None) -> dict[str, Any]:
-        """Return the model, arms and propensities of a list that the user saw."""
-        arm, n = self.arm_of(user_id), len(items)
-        if self.mode == "interleave" and arm:
-            teams = _decode(self.id, items, list_id or "")
-            if teams is None:  # nobody knows whose items these were
-                return {"propensities": [1.0] * n}
-            return {
-                "model": f"{self.a}+{self.b}"[:32],
-                "experiment": self.id,
-                "arms": "".join(team for team, _ in teams),
-                "propensities": [p for _, p in teams],
-            }
-        share = 1.0 if self.mode != "split" else self.share if arm == "B" else 1 - self.share
-        stamp = {"model": self.b if arm == "B" else self.a, "propensities": [share] * n}
-        return stamp | ({"experiment": self.id, "arms": arm} if arm else {})
+    def store(self, engine: Engine) -> None:
+        """Add the counts to those of the database."""
+        with self._lock:
+            n, self._n = self._n, Counter()
+        if n:
+            with writing(engine) as connection:
+                add_counts(connection, n)
 
 
-def interleave(a: Sequence[str], b: Sequence[str], k: int, *, b_first: bool) -> list[tuple[str, str, float]]:
-    """Draft a list by turns: each model adds its best item that is not there yet.
-
-    One coin says which model begins, so that an item is shown with the probability 1/2 or 1. Each entry is an item, its
-    team ("a" or "b") and this probability (Radlinski, Kurup and Joachims 2008 throw a coin before each pair of turns).
-
-    >>> interleave(["x", "y", "z"], ["x", "v", "w"], 3, b_first=False)
-    [('x', 'a', 1.0), ('v', 'b', 0.5), ('y', 'a', 1.0)]
-    """
-    drafts = [_draft(a, b, k, begins) for begins in (b_first, not b_first)]
-    return [(item, team, 1.0 if item in drafts[1] else 0.5) for item, team in drafts[0].items()]
-
-
-def _draft(a: Sequence[str], b: Sequence[str], k: int, b_begins: bool) -> dict[str, str]:
-    teams: dict[str, str] = {}
-    turns = [("a", iter(a)), ("b", iter(b))]
-    for n in range(2 * k):
-        team, ranked = turns[(n + b_begins) % 2]
-        teams |= dict.fromkeys(islice((item for item in ranked if item not in teams), 1), team)
-        if len(teams) == k:
-            break
-    return teams
-
-
-def encode(experiment: str, entries: Sequence[tuple[str, str, float]]) -> str:
-    """Return the id of an interleaved list: two bytes for each item tell its team and propensity when it comes back."""
-    words = (_hash(item) << 2 | (team == "b") << 1 | (p == 1.0) for item, team, p in entries)
-    content = b"".join(word.to_bytes(2, "big") for word in words)
-    return f"{experiment}.{secrets.token_hex(6)}.{urlsafe_b64encode(content).decode().rstrip('=')}"
-
-
-def _decode(experiment: str, items: Sequence[str], list_id: str) -> list[tuple[str, float]] | None:
-    """Return the team and propensity of each item; None if the list is not one of the experiment's."""
-    name, _, content = list_id.partition(".")
-    try:
-        words = urlsafe_b64decode(f"{content.partition('.')[2]}===")
-    except ValueError:
-        return None
-    known = {}
-    for at in range(0, len(words) - 1, 2):
-        word = int.from_bytes(words[at : at + 2], "big")
-        known[word >> 2] = "b" if word & 2 else "a", 1.0 if word & 1 else 0.5
-    if name != experiment or not all(_hash(item) in known for item in items):
-        return None
-    return [known[_hash(item)] for item in items]
-
-
-def _hash(item: str) -> int:
-    return zlib.crc32(item.encode()) & 0x3FFF
+def compare_in_shadow(serving: Any, served: Served) -> None:
+    """Make lists of both models for some users, which nobody sees; note how much they have in common."""
+    arms, second = serving.experiment
+    users = serving.current.cached_users()
+    shown: dict[str, list[str]] = {"A": [], "B": []}
+    for user in sample(users, min(_SHADOWS, len(users))):
+        lists = {}
+        for arm, model in (("A", serving.current), ("B", second)):
+            lists[arm] = model.recommend(user, _SHADOW_K)
+            begin = perf_counter()
+            model.recommend_session(lists["A"].items[:5], _SHADOW_K)  # no cache knows it
+            seconds, by_model = perf_counter() - begin, lists[arm].source == "model"
+            served.note(arms, arm, model.id or "", f"{arm} {user}", seconds, by_model=by_model)
+            shown[arm] += lists[arm].items
+        common = len({*lists["A"].items} & {*lists["B"].items})
+        served.count(arms, "", "", shadows=1, common=common, of=max(len(each.items) for each in lists.values()))
+    if users:
+        different = {arm: len(set(items)) for arm, items in shown.items()}
+        served.count(arms, "A", "", different=different["A"])
+        served.count(arms, "B", "", different=different["B"])
 
 
 # ── changes ──────────────────────────────────────────────────────────────────────────────
@@ -277,10 +240,17 @@ def stop(workspace: Workspace, *, by: str) -> Experiment:
 
 
 def promote(workspace: Workspace, *, by: str) -> str:
-    """Put B of the last experiment into service, which ends the experiment if it runs; return the model."""
-    b = get(workspace.engine).b
-    registry.promote(workspace, b, by=by)
-    return b
+    """Put B of the last experiment into service, with its rules; that ends the experiment if it runs."""
+    with registry.deciding(workspace.engine) as (connection, current):
+        experiment = latest(connection)
+        if experiment is None:
+            raise UnknownIdError(_NONE)
+        registry.end_experiment(connection, "promoted", "B was put into service.", by=by)
+        if (rules := experiment.options.rules) is not None:
+            replace_rules(connection, rules_from_json(rules, workspace.config.items.properties), by=by)
+        if rules is None or experiment.b != current:
+            registry.change_model(workspace, connection, current, experiment.b, "promote", by)
+    return experiment.b
 
 
 # ── looks ────────────────────────────────────────────────────────────────────────────────
@@ -369,8 +339,19 @@ class _Look:
             return {"users": users, "tests": tests | dict(self._measured())}
         arms = self._totals.of("clicked")
         users = {arm: int(totals.n) for arm, totals in zip("AB", arms, strict=True)}
-        tests = {} if self._experiment.mode == "shadow" else dict(self._outcomes())
-        return {"users": users, "tests": tests | dict(self._measured())}
+        if self._experiment.mode == "shadow":
+            return {"users": users, "tests": dict(self._measured()), "shadow": self._shadow()}
+        return {"users": users, "tests": dict(self._outcomes()) | dict(self._measured())}
+
+    def _shadow(self) -> str | None:
+        n, common, most = (self._n["", what] for what in ("shadows", "common", "of"))
+        if not n:
+            return None
+        different = {arm: self._n[arm, "different"] for arm in "AB"}
+        return (
+            f"In {n:,} pairs of lists both models share {common / most:.0%} of the items; where the lists of A hold "
+            f"100 different items, those of B hold {100 * different['B'] / max(different['A'], 1):.0f}."
+        )
 
     def _outcomes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, what in _METRICS.items():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from itertools import compress
 from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple
@@ -85,6 +86,16 @@ def store(workspace: Workspace, batches: Sequence[Sequence[Shown]]) -> list[Impr
 def insert_into(connection: Connection, table: Table) -> Any:
     """Return an insert that may say what a conflict does."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def add_counts(connection: Connection, n: Mapping[tuple[int, str, str, str, str], int]) -> None:
+    """Add to the hourly counts of (hour, experiment, arm, model, what)."""
+    if n:
+        table, key = schema.impression_counts, ("hour", "experiment", "arm", "model", "what")
+        new = insert_into(connection, table)
+        added = new.on_conflict_do_update(index_elements=key, set_={"n": table.c.n + new.excluded.n})
+        rows = [dict(zip(key, values, strict=True), n=count) for values, count in sorted(n.items())]
+        connection.execute(added, rows)
 
 
 def prune(workspace: Workspace) -> int:
@@ -168,22 +179,16 @@ class ShownInVain:
         self._counts: OrderedDict[str, dict[str, tuple[int, int]]] = OrderedDict()  # item: how often, the last time
         self._lock = Lock()
 
-    def add(self, user_id: str, items: Iterable[str], time: int) -> bool:
-        """Count a list; return whether the user now avoids another item."""
-        if self._after is None:
-            return False
-        avoids = False
+    def add(self, user_id: str, items: Iterable[str], time: int) -> None:
+        """Count a list."""
         with self._lock:
             counts = self._counts.setdefault(user_id, {})
             self._counts.move_to_end(user_id)
             for item in items:
                 n, last = counts.get(item, (0, 0))
-                n = n + 1 if last > time - self._micros else 1
-                counts[item] = n, max(last, time)
-                avoids |= n == self._after
+                counts[item] = n + 1 if last > time - self._micros else 1, max(last, time)
             while len(self._counts) > _MAX_PEOPLE:
                 self._counts.popitem(last=False)
-        return avoids
 
     def __bool__(self) -> bool:
         """Whether anything was shown to anybody."""
@@ -206,23 +211,23 @@ class ShownInVain:
 
     def avoided_by(self, user_id: str, time: int) -> list[str]:
         """Return the items to leave out of a user's lists."""
-        if not self._counts:
+        if self._after is None or user_id not in self._counts:
             return []
         with self._lock:
-            counts = self._counts.get(user_id, {})
-            return [
-                item for item, (n, last) in counts.items() if n >= (self._after or n) and last > time - self._micros
-            ]
+            counts, since = self._counts.get(user_id, {}), time - self._micros
+            return [item for item, (n, last) in counts.items() if n >= self._after and last > since]
 
 
-def shown_after(engine: Engine, seq: int, since: int) -> Iterator[Any]:
-    """Yield seq, user_id, items and time of the lists after one, in parts, without those from before a time."""
-    columns = select(_rows.c.seq, _rows.c.user_id, _rows.c["items"], _rows.c.time)
+def shown_after(engine: Engine, seq: int, since: int) -> Iterator[tuple[int, str, list[str], int]]:
+    """Yield seq, user, items without a click and time of the lists after one, in parts; none from before a time."""
+    columns = select(_rows.c.seq, _rows.c.user_id, _rows.c["items"], _rows.c.outcomes, _rows.c.time)
     while True:
         with reading(engine) as connection:
             page = columns.where(_rows.c.seq > seq).order_by(_rows.c.seq).limit(_AT_ONCE)
             part = connection.execute(page).all()
-        yield from (row for row in part if row.time >= since)
+        for row in part:
+            items = compress(row[2], map("0".__eq__, row.outcomes)) if row.time >= since else ()
+            yield row.seq, row.user_id, [*items], row.time
         if len(part) < _AT_ONCE:
             return
         seq = part[-1].seq

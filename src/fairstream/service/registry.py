@@ -117,7 +117,7 @@ def deciding(engine: Engine) -> Iterator[tuple[Connection, str | None]]:
 def promote(workspace: Workspace, model_id: str, *, by: str) -> None:
     """Promote a rejected or earlier model."""
     with deciding(workspace.engine) as (connection, current):
-        _change(workspace, connection, current, model_id, "promote", by)
+        change_model(workspace, connection, current, model_id, "promote", by)
 
 
 def rollback(workspace: Workspace, *, by: str) -> str:
@@ -126,13 +126,14 @@ def rollback(workspace: Workspace, *, by: str) -> str:
         parent: str | None = connection.scalar(select(schema.models.c.parent).where(schema.models.c.id == current))
         if parent is None:
             raise WorkspaceError("there is no earlier model to go back to")
-        _change(workspace, connection, current, parent, "rollback", by)
+        change_model(workspace, connection, current, parent, "rollback", by)
         return parent
 
 
-def _change(
+def change_model(
     workspace: Workspace, connection: Connection, current: str | None, model_id: str, kind: str, by: str
 ) -> None:
+    """Put a kept model into service when the transaction ends, which ends an experiment."""
     require_kept(workspace, connection, model_id)
     if current == model_id:
         raise WorkspaceError(f"model {model_id} is in service already")

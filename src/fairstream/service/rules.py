@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Connection, Engine, delete, insert, select
 
 from fairstream.data.filters import Filter, FilterError, Kind
 from fairstream.errors import DataError
@@ -123,12 +123,17 @@ def rules_from_json(objects: Any, kinds: Mapping[str, Kind]) -> list[Rule]:
 
 def store(engine: Engine, rules: Sequence[Rule], *, by: str) -> None:
     """Replace all rules; the audit record keeps them."""
-    content = [rule.model_dump(mode="json", exclude_none=True) for rule in rules]
     with writing(engine) as connection:
-        bump(connection, "rules")
-        connection.execute(delete(schema.rules))
-        connection.execute(insert(schema.rules).values(id=1, rules=canonical(content), changed=now()))
-        record(connection, "rules", {"rules": content, "by": by})
+        replace_rules(connection, rules, by=by)
+
+
+def replace_rules(connection: Connection, rules: Sequence[Rule], *, by: str) -> None:
+    """The same in the caller's transaction."""
+    content = [rule.model_dump(mode="json", exclude_none=True) for rule in rules]
+    bump(connection, "rules")
+    connection.execute(delete(schema.rules))
+    connection.execute(insert(schema.rules).values(id=1, rules=canonical(content), changed=now()))
+    record(connection, "rules", {"rules": content, "by": by})
 
 
 def stored(engine: Engine) -> list[Rule]:

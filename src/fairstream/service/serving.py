@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from json import dumps
 from json.encoder import encode_basestring_ascii as quoted
+from secrets import randbits
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +30,7 @@ from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.periods import seconds_of
 from fairstream.recommender import State
 from fairstream.recommender.lists import request_time
+from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.database import now
 from fairstream.service.impressions import ShownInVain
 from fairstream.service.lists import ITEMS_PER_PLACE, MAX_LENGTH, MIN_LENGTH, Key, ListCache, RankedList, Source
@@ -114,6 +117,7 @@ class ServingModel:
         self._stranger = max(state.history.n_users, len(state.user_ids))  # a row without events
         self.clock = clock
         self.left_out: Callable[[str], Collection[str]] = lambda user_id: ()  # items that never are in a user's lists
+        self.rules: Rules | None = None  # instead of those of all lists
         self._recent = RecentEvents()
         self._n_counted = 0  # how many of the events that arrived the fallback has counted
         self._forgotten: set[str] = set()
@@ -295,6 +299,7 @@ class ServingModel:
 
     def set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
         """Use another catalogue and other rules, for every list from now on."""
+        rules = rules if self.rules is None else self.rules
         shop, n_items = self._shop.using(catalogue, rules), len(self._shop.rows)
         with self._lock:
             if shop.available is not self._shop.available:
@@ -573,6 +578,8 @@ class Serving:
         self._current: ServingModel | None = None
         self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
+        self.experiment: tuple[Arms, ServingModel] | None = None
+        """The running experiment, and the model of its arm B."""
         self._catalogue, self._rules = Catalogue.of({}), NO_RULES
         self._lock = Lock()
         self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
@@ -586,11 +593,49 @@ class Serving:
             raise NotReadyError(self.stale_reason or self._problem)
         return self._current
 
+    def of(self, user_id: str) -> ServingModel:
+        """Return the model that answers a user, in an experiment that of the user's arm."""
+        if self.experiment is not None and self.experiment[0].mode == "split":
+            arms, second = self.experiment
+            return second if arms.arm_of(user_id) == "B" else self.current
+        return self.current
+
+    def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
+        """Return a list as JSON if it is in the cache."""
+        return None if self._has_both(user_id, ask) else self.of(user_id).cached_json(user_id, ask)
+
+    def json(self, user_id: str, ask: Ask) -> bytes:
+        """Return a list as JSON, of one model or interleaved."""
+        experiment = self.experiment
+        if experiment is None or not self._has_both(user_id, ask):
+            return self.of(user_id).json(user_id, ask)
+        arms, second = experiment
+        a, b = (model.recommend(user_id, ask.k, ask.exclude, ask.only, ask.where) for model in (self.current, second))
+        entries = interleave(a.items, b.items, ask.k, b_first=bool(randbits(1)))
+        source = "model" if "model" in (a.source, b.source) else "popularity"
+        items = [{"item_id": item, "score": None} for item, _, _ in entries]
+        body = {"list_id": encode(arms.id, entries), "user_id": user_id, "model": arms.both, "source": source}
+        return dumps(body | {"items": items}, separators=(",", ":")).encode()
+
+    def _has_both(self, user_id: str, ask: Ask) -> bool:
+        """Whether a list is interleaved; one with reasons is of one model."""
+        if self.experiment is None or self.experiment[0].mode != "interleave" or ask.explain:
+            return False
+        return self.experiment[0].arm_of(user_id) != ""
+
+    def make_lists(self, user_ids: Iterable[str], k: int) -> None:
+        """Compute the missing lists of these users, many at once."""
+        users: dict[ServingModel, list[str]] = {}
+        for user_id in user_ids:
+            users.setdefault(self.of(user_id), []).append(user_id)
+        for model, own in users.items():
+            model.make_lists(own, k)
+
     def stored(self, events: pa.Table) -> None:
         """Add stored events (user_id, item_id, time) at once; the follower's next poll adds a bulk load."""
         if len(events) <= _BULK:
             chosen = self.choices(events)
-            for model in self._models():
+            for model in self.models():
                 model.add(chosen)
 
     def choices(self, events: pa.Table) -> pa.Table:
@@ -630,13 +675,13 @@ class Serving:
         """Use another catalogue and other rules; `problem` says what is wrong with them."""
         with self._lock:
             self._catalogue, self._rules, self._shop_problem = catalogue, rules, problem
-            for model in self._models():
+            for model in self.models():
                 model.set_shop(catalogue, rules)
 
     def forget(self, user_ids: Iterable[str]) -> None:
         user_ids = list(user_ids)
         self.forget_feedback(user_ids)
-        for model in self._models():
+        for model in self.models():
             model.forget(user_ids)
 
     def prepare(self, model: ServingModel) -> None:
@@ -664,5 +709,7 @@ class Serving:
         disliked, avoided = self._disliked.get(user_id, ()), self.shown.avoided_by(user_id, now())
         return (*disliked, *avoided) if avoided else disliked
 
-    def _models(self) -> list[ServingModel]:
-        return [model for model in (self._current, self._next) if model is not None]
+    def models(self) -> list[ServingModel]:
+        """Return every model that is kept up to date."""
+        second = None if self.experiment is None else self.experiment[1]
+        return [model for model in (self._current, self._next, second) if model is not None]

@@ -21,7 +21,7 @@ from fairstream.evaluation.sequential import ArmTotals
 from fairstream.service import schema
 from fairstream.service.database import now, reading, writing
 from fairstream.service.event_store import one_writer
-from fairstream.service.impressions import HOUR, TALLIED_EVENTS, TALLIED_LISTS, insert_into, prune
+from fairstream.service.impressions import HOUR, TALLIED_EVENTS, TALLIED_LISTS, add_counts, insert_into, prune
 from fairstream.service.people import in_parts
 from fairstream.service.settings import EventKinds
 from fairstream.service.workspace import Workspace
@@ -148,13 +148,7 @@ class _Batch:
 
     def write(self, connection: Connection) -> None:
         """Store the counts."""
-        counted = insert_into(connection, schema.impression_counts)
-        key = ["hour", "experiment", "arm", "model", "what"]
-        counted = counted.on_conflict_do_update(
-            index_elements=key, set_={"n": schema.impression_counts.c.n + counted.excluded.n}
-        )
-        if self.n:
-            connection.execute(counted, [dict(zip(key, values, strict=True), n=n) for values, n in self.n.items()])
+        add_counts(connection, self.n)
         if self._outcomes:
             change = update(_rows).where(_rows.c.seq == bindparam("row")).values(outcomes=bindparam("new"))
             connection.execute(change, [{"row": seq, "new": "".join(new)} for seq, new in self._outcomes.items()])

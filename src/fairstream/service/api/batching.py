@@ -7,10 +7,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -104,18 +103,17 @@ class ListBatcher(Batcher[tuple[str, Ask], bytes]):
         self._serving = serving
 
     async def json(self, user_id: str, ask: Ask) -> bytes:
-        return self._serving.current.cached_json(user_id, ask) or await self.ask((user_id, ask))
+        return self._serving.cached_json(user_id, ask) or await self.ask((user_id, ask))
 
     def handle(self, requests: list[tuple[str, Ask]]) -> list[bytes | Exception]:
         """Compute lists; a failure of one list spoils no other."""
-        current = self._serving.current
         with suppress(Exception):  # each list is then computed alone, and fails alone
             users = [user_id for user_id, ask in requests if ask.only is None]
-            current.make_lists(users, max(ask.k for _, ask in requests))
+            self._serving.make_lists(users, max(ask.k for _, ask in requests))
         bodies: list[bytes | Exception] = []
         for user_id, ask in requests:
             try:
-                bodies.append(current.json(user_id, ask))
+                bodies.append(self._serving.json(user_id, ask))
             except Exception as error:
                 bodies.append(error)
         return bodies
@@ -215,11 +213,11 @@ class Writer(Batcher[_Sent, EventsReceipt]):
 
 
 class ImpressionWriter(Batcher[list[Shown], ImpressionsReceipt]):
-    """Stores lists that people saw; `stored` is called with those that are on disk."""
+    """Stores lists that people saw; `stored` is called when they are on disk."""
 
     max_batch = 64
 
-    def __init__(self, workspace: Workspace, stored: Callable[[Iterable[Shown]], None]) -> None:
+    def __init__(self, workspace: Workspace, stored: Callable[[], None]) -> None:
         super().__init__(ThreadPoolExecutor(1, "impressions"))
         self._workspace, self._stored = workspace, stored
 
@@ -237,5 +235,8 @@ class ImpressionWriter(Batcher[list[Shown], ImpressionsReceipt]):
 
     def handle(self, requests: list[list[Shown]]) -> list[ImpressionsReceipt | Exception]:
         receipts = store(self._workspace, requests)
-        self._stored(chain.from_iterable(requests))
+        try:
+            self._stored()
+        except Exception as error:  # the next poll reads them
+            _log.error("stored impressions not handed on", extra={"why": cause_of(error)})
         return [*receipts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,11 +15,12 @@ from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import now, reachable
 from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import Experiment, latest
 from fairstream.service.impressions import shown_after
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
 from fairstream.service.recent import MAX_EVENTS
-from fairstream.service.rules import NO_RULES, Rules
+from fairstream.service.rules import NO_RULES, Rules, rules_from_json
 from fairstream.service.rules import stored as stored_rules
 from fairstream.service.serving import Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
@@ -53,6 +54,7 @@ class _Snapshot(NamedTuple):
     items: int  # the versions in `changes`
     rules: int
     forgotten: int
+    experiment: int
     last_seq: int
 
 
@@ -72,7 +74,12 @@ class Follower:
         self._has_dislikes = not self._negative_kinds
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._refresh_at = 0.0
-        self._shown_seq = 0
+        self._experiment: tuple[Experiment | None, Any] = None, None  # the running one, and the row of its model B
+        self._experiment_of: tuple[int, _InService | None] | None = None  # what the database held then
+        self._b_since: int | None = None  # `since` of the model in service when B was loaded
+        self._problem: str | None = None  # of arm B
+        self._retry_b_at = 0.0
+        self._shown_seq, self._counting = 0, Lock()
 
     def seconds_since_look(self) -> float:
         """Return how long ago a read of the database succeeded."""
@@ -82,7 +89,7 @@ class Follower:
         """Poll; on an error the present model keeps answering, and the status says why it is stale."""
         try:
             self.poll()
-            self._serving.stale_reason = None
+            self._serving.stale_reason = self._problem
         except Exception as error:
             self._serving.stale_reason = _sentence(error)
             raise
@@ -94,18 +101,22 @@ class Follower:
             if not self._has_dislikes:
                 self._serving.dislike(self._store.pairs_of(self._negative_kinds, snapshot.last_seq))
                 self._has_dislikes = True
-            self._follow_shown()
+            self._read_experiment(snapshot)
+            self.follow_shown()
             must_load = self._must_load(snapshot)
             # Update the present model first: it keeps answering if the next one cannot be loaded.
             wanted = self._new_requests(snapshot) if self._forgotten != snapshot.forgotten else set()
             if self._serving.status().ready:
-                self._forget(self._serving.current, wanted)
+                for model in self._serving.models():
+                    self._forget(model, wanted)
                 self._catch_up(self._serving.current, snapshot.last_seq)
             if must_load:
                 self._load(snapshot)
                 self._taken_up, self._retry_at = snapshot.in_service, time.monotonic() + _RETRY_SECONDS
+            self._follow_experiment(snapshot)
             if (begin := time.monotonic()) >= self._refresh_at:
-                self._serving.current.refresh_popularity()
+                for model in self._serving.models():
+                    model.refresh_popularity()
                 self._delay_refresh(begin)
 
     def _read_snapshot(self) -> _Snapshot:
@@ -125,6 +136,7 @@ class Follower:
             version("items"),
             version("rules"),
             version("forgotten"),
+            version("experiment"),
             select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
         with self._workspace.engine.connect() as connection:
@@ -148,14 +160,15 @@ class Follower:
             self.follow_items()
             self._items, self._rules = snapshot.items, snapshot.rules
 
-    def _follow_shown(self) -> None:
-        """Count the lists that people saw, whichever process stored them."""
+    def follow_shown(self) -> None:
+        """Count the lists that people saw, whichever process stored them; any thread may call it."""
         config = self._workspace.config.impressions
         if config.avoid_after is not None:
             since = now() - round(config.avoid_days * 86_400_000_000)
-            for seq, user, items, at in shown_after(self._workspace.engine, self._shown_seq, since):
-                self._serving.shown.add(user, items, at)
-                self._shown_seq = seq
+            with self._counting:
+                for seq, user, items, at in shown_after(self._workspace.engine, self._shown_seq, since):
+                    self._serving.shown.add(user, items, at)
+                    self._shown_seq = seq
 
     def _must_load(self, snapshot: _Snapshot) -> bool:
         status = self._serving.status()
@@ -196,6 +209,44 @@ class Follower:
             return
         self._use_popularity(snapshot, problem or "there is no model yet; the first update makes one from the events")
 
+    def _read_experiment(self, snapshot: _Snapshot) -> None:
+        """Read the running experiment and the row of its model B, where they may have changed."""
+        key = snapshot.experiment, snapshot.in_service
+        if key != self._experiment_of:
+            with self._workspace.engine.connect() as connection:
+                running = latest(connection)
+                if running is not None and running.ended is not None:
+                    running = None
+                b = running and connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
+            self._experiment, self._experiment_of, self._retry_b_at = (running, b), key, 0.0
+
+    def _follow_experiment(self, snapshot: _Snapshot) -> None:
+        """Load arm B of the running experiment, or drop that of one that has ended."""
+        (running, b), present, serving = self._experiment, self._serving.experiment, self._serving
+        if running is None or b is None or running.a != serving.status().model:
+            serving.experiment = self._problem = None
+            return
+        arms, at = running.arms(self._workspace.secret), snapshot.in_service and snapshot.in_service.since
+        if present is not None and (present[0].id, self._b_since) == (arms.id, at):
+            serving.experiment = arms, present[1]
+            return
+        if time.monotonic() < self._retry_b_at:
+            return
+        try:
+            state = load(self._workspace.models.path(b.folder), mapped=True).state
+            model = ServingModel(state, b.id, cached_lists=self._max_lists)
+            if running.options.rules is not None:
+                kinds = self._workspace.config.items.properties
+                model.rules = Rules.of(rules_from_json(running.options.rules, kinds), kinds)
+            self._get_ready(model, b.first_seq - 1, snapshot)
+            serving.experiment, self._b_since, self._problem = (arms, model), at, None
+        except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # everybody gets A
+            serving.experiment, self._retry_b_at = None, time.monotonic() + _RETRY_SECONDS
+            self._problem = f"model {b.id} of the experiment cannot be loaded: {_sentence(error)}"
+            _log.error("model %s of the experiment cannot be loaded: %s", b.id, error or type(error).__name__)
+        finally:
+            serving.discard_prepared()
+
     def _candidates(self, wanted: _InService | None) -> list[_InService]:
         """Return the model in service and its ancestors, the nearest first."""
         if wanted is None:
@@ -234,7 +285,9 @@ class Follower:
             until = min(end, self._last_seq + _EVENTS_AT_ONCE)
             events = self._store.read(self._last_seq, until)
             if events.num_rows:
-                model.add(self._serving.choices(events))
+                choices = self._serving.choices(events)
+                for each in {model, *self._serving.models()}:
+                    each.add(choices)
             self._last_seq = until
             self._serving.events_behind = end - until
             if until < end:  # withdrawn items do not wait for the rest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from itertools import count
 from typing import Annotated, Literal, Self
 
@@ -104,13 +105,18 @@ class ListRoute(APIRoute):
 
 
 async def _list(service: Service, user_id: str, ask: Ask) -> Response:
+    begin = time.perf_counter()
     body = await service.lists.json(user_id, ask)
-    service.metrics.lists.labels("popularity" if _POPULARITY in body else "model").inc()
+    by_model = _POPULARITY not in body
+    service.metrics.lists.labels("model" if by_model else "popularity").inc()
+    service.served(user_id, time.perf_counter() - begin, by_model=by_model)
     return Response(_with_id(body), media_type="application/json")
 
 
 def _with_id(body: bytes) -> bytes:
     """Add an id to a list, which costs less than making any other answer of the cached bytes."""
+    if body.startswith(b'{"list_id"'):  # of an interleaved list
+        return body
     return b'{"list_id":"%b-%x",%b' % (_PROCESS, next(_numbers), body[1:])
 
 
@@ -170,8 +176,8 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
     if question.users is not None:
         _check_scope(key, ask)
         if question.only is None:
-            current.make_lists(question.users, k)
-    lists = [_with_id(current.json(user, ask)) for user in question.users or ()]
+            service.serving.make_lists(question.users, k)
+    lists = [_with_id(service.serving.json(user, ask)) for user in question.users or ()]
     for items in question.histories or ():
         answer = current.recommend_session(items, k, ask.exclude, ask.only, ask.where, explain=ask.explain)
         lists.append(_with_id(with_user(None, written(answer))))

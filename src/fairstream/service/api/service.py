@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
 
+from fairstream.service import experiments
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
 from fairstream.service.api.batching import ImpressionWriter, ListBatcher, Writer
 from fairstream.service.api.follower import EVERY_SECONDS, Follower
@@ -20,6 +21,7 @@ from fairstream.service.api.monitoring import SHOP, Metrics
 from fairstream.service.dashboard.routes import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import Served
 from fairstream.service.impressions import Shown
 from fairstream.service.records import from_microseconds
 from fairstream.service.serving import Answer, Ask, Serving
@@ -48,7 +50,8 @@ class Service:
         self.keys = KeyCache(workspace.engine, limits.requests_per_second)
         self.follower = Follower(workspace, self.store, self.serving)
         self.writer = Writer(self.store, self.serving.stored, limits)
-        self.impressions, self._tally = ImpressionWriter(workspace, lambda lists: None), Tally(workspace)
+        self.impressions, self._tally = ImpressionWriter(workspace, self.follower.follow_shown), Tally(workspace)
+        self._served = Served()
         self.updates, self.forgetter = UpdateRunner(workspace), Forgetter(workspace)
         self.request_update = self.updates.request
         # Separate threads, so that a database that hangs takes none from recommendations.
@@ -64,7 +67,7 @@ class Service:
             "keys": (lambda: asyncio.to_thread(self.keys.read), POLL_SECONDS),
             "follower": (lambda: asyncio.to_thread(self.follower.follow), EVERY_SECONDS),
             "forgetting": (self.forgetter.step, _FORGET_SECONDS),
-            "impressions": (lambda: asyncio.to_thread(self._tally.count), _TALLY_SECONDS),
+            "impressions": (lambda: asyncio.to_thread(self._tally_and_look), _TALLY_SECONDS),
             "metrics": (lambda: asyncio.to_thread(self.measure), _MEASURE_SECONDS),
             "updates": (self.updates.look, _LOOK_SECONDS),
         }
@@ -130,9 +133,10 @@ class Service:
 
     def stamp(self, user_id: str, items: list[str], time: int, list_id: str | None) -> Shown:
         """Return a list that a user saw, with the model that made it and the probability of each item."""
-        return Shown(
-            user_id, items, time, list_id, model=self.serving.status().model or "", propensities=[1.0] * len(items)
-        )
+        stamp: dict[str, Any] = {"model": self.serving.status().model or "", "propensities": [1.0] * len(items)}
+        if (experiment := self.serving.experiment) is not None:
+            stamp |= experiment[0].stamp(user_id, items, list_id)
+        return Shown(user_id, items, time, list_id, **stamp)
 
     async def in_list_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run in a thread for lists, as part of this request."""
@@ -145,8 +149,23 @@ class Service:
     def seconds_to_wait(self, peer: str) -> int:
         return self.keys.seconds_to_wait(peer)
 
+    def served(self, user_id: str, seconds: float, *, by_model: bool) -> None:
+        """Note a list that was made during an experiment."""
+        if (experiment := self.serving.experiment) is not None and (arm := experiment[0].arm_of(user_id)):
+            model = experiment[1].id if arm == "B" else experiment[0].a
+            if experiment[0].mode == "split":
+                self._served.note(experiment[0], arm, model or "", user_id, seconds, by_model=by_model)
+
+    def _tally_and_look(self) -> None:
+        self._tally.count()
+        if (experiment := self.serving.experiment) is not None:
+            if experiment[0].mode == "shadow":
+                experiments.compare_in_shadow(self.serving, self._served)
+            self._served.store(self.workspace.engine)
+            experiments.look(self.workspace)
+
     def recommend(self, user_id: str, ask: Ask) -> Answer:
-        return self.serving.current.recommend(user_id, ask.k, ask.exclude, ask.only, ask.where, explain=ask.explain)
+        return self.serving.of(user_id).recommend(user_id, ask.k, ask.exclude, ask.only, ask.where, explain=ask.explain)
 
 
 async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:

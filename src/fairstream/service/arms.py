@@ -1,0 +1,117 @@
+"""Who gets which arm of an experiment, and lists of two models by turns.
+
+A keyed hash of the user and the experiment gives each user a number from 0 to 1. Those below `share` get B; those above
+1 − share, as many, get A and are compared with them. So both arms see the same hours while the share grows.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+Mode = Literal["split", "interleave", "shadow"]
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Who gets which arm of a running experiment; what each process needs to know of it."""
+
+    id: str
+    mode: Mode
+    a: str
+    b: str
+    share: float
+    key: bytes
+
+    @property
+    def both(self) -> str:
+        """The name of both models, of which an interleaved list is."""
+        return f"{self.a}+{self.b}"[:32]
+
+    def position(self, user_id: str) -> float:
+        """Return a number from 0 to 1 that only the secret, the experiment and the user determine."""
+        digest = hmac.digest(self.key, f"experiment {self.id}\n{user_id}".encode(), "sha256")
+        return int.from_bytes(digest[:6], "big") / 2**48
+
+    def arm_of(self, user_id: str) -> str:
+        """Return A or B; empty for users who get A and are not compared."""
+        if self.mode == "shadow":
+            return ""
+        at = self.position(user_id)
+        if at < self.share:
+            return "B"
+        return "A" if self.mode == "split" and at >= 1 - self.share else ""
+
+    def stamp(self, user_id: str, items: Sequence[str], list_id: str | None) -> dict[str, Any]:
+        """Return the model, arms and propensities of a list that the user saw."""
+        arm, n = self.arm_of(user_id), len(items)
+        if self.mode == "interleave" and arm:
+            teams = _decode(self.id, items, list_id or "")
+            if teams is None:  # nobody knows whose items these were
+                return {"propensities": [1.0] * n}
+            return {
+                "model": self.both,
+                "experiment": self.id,
+                "arms": "".join(team for team, _ in teams),
+                "propensities": [p for _, p in teams],
+            }
+        share = 1.0 if self.mode != "split" else self.share if arm == "B" else 1 - self.share
+        stamp = {"model": self.b if arm == "B" else self.a, "propensities": [share] * n}
+        return stamp | ({"experiment": self.id, "arms": arm} if arm else {})
+
+
+def interleave(a: Sequence[str], b: Sequence[str], k: int, *, b_first: bool) -> list[tuple[str, str, float]]:
+    """Draft a list by turns: each model adds its best item that is not there yet.
+
+    One coin says which model begins, so that an item is shown with the probability 1/2 or 1. Each entry is an item, its
+    team ("a" or "b") and this probability (Radlinski, Kurup and Joachims 2008 throw a coin before each pair of turns).
+
+    >>> interleave(["x", "y", "z"], ["x", "v", "w"], 3, b_first=False)
+    [('x', 'a', 1.0), ('v', 'b', 0.5), ('y', 'a', 1.0)]
+    """
+    drafts = [_draft(a, b, k, begins) for begins in (b_first, not b_first)]
+    return [(item, team, 1.0 if item in drafts[1] else 0.5) for item, team in drafts[0].items()]
+
+
+def _draft(a: Sequence[str], b: Sequence[str], k: int, b_begins: bool) -> dict[str, str]:
+    teams: dict[str, str] = {}
+    turns = [("a", iter(a)), ("b", iter(b))]
+    for n in range(2 * k):
+        team, ranked = turns[(n + b_begins) % 2]
+        teams |= dict.fromkeys(islice((item for item in ranked if item not in teams), 1), team)
+        if len(teams) == k:
+            break
+    return teams
+
+
+def encode(experiment: str, entries: Sequence[tuple[str, str, float]]) -> str:
+    """Return the id of an interleaved list: two bytes for each item tell its team and propensity when it comes back."""
+    words = (_hash(item) << 2 | (team == "b") << 1 | (p == 1.0) for item, team, p in entries)
+    content = b"".join(word.to_bytes(2, "big") for word in words)
+    return f"{experiment}.{secrets.token_hex(6)}.{urlsafe_b64encode(content).decode().rstrip('=')}"
+
+
+def _decode(experiment: str, items: Sequence[str], list_id: str) -> list[tuple[str, float]] | None:
+    """Return the team and propensity of each item; None if the list is not one of the experiment's."""
+    name, _, content = list_id.partition(".")
+    try:
+        words = urlsafe_b64decode(f"{content.partition('.')[2]}===")
+    except ValueError:
+        return None
+    known = {}
+    for at in range(0, len(words) - 1, 2):
+        word = int.from_bytes(words[at : at + 2], "big")
+        known[word >> 2] = "b" if word & 2 else "a", 1.0 if word & 1 else 0.5
+    if name != experiment or not all(_hash(item) in known for item in items):
+        return None
+    return [known[_hash(item)] for item in items]
+
+
+def _hash(item: str) -> int:
+    return zlib.crc32(item.encode()) & 0x3FFF
