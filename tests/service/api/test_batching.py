@@ -64,6 +64,26 @@ def test_one_ranking_serves_short_and_long_lists_of_a_batch(serving: Serving, mo
     assert misses == ["u0", "u1"]
 
 
+def test_whatever_one_list_raises_fails_no_other(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, make, json_of = serving.current, serving.current.make_lists, serving.current.json
+
+    def fail(users: list[str], k: int) -> None:
+        if "u1" in users:
+            raise RuntimeError("one of them")
+        make(users, k)
+
+    def json(user: str, ask: Ask) -> bytes:
+        fail([user], 1)
+        return json_of(user, ask)
+
+    with ThreadPoolExecutor(1) as threads, monkeypatch.context() as patched:
+        patched.setattr(model, "make_lists", fail)
+        patched.setattr(model, "json", json)
+        first, second, third = together(ListBatcher(serving, threads), [(f"u{n}", Ask(5)) for n in range(3)])
+    assert (first, third) == (serving.current.json("u0", Ask(5)), serving.current.json("u2", Ask(5)))
+    assert isinstance(second, RuntimeError)
+
+
 def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_one_is_made(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,16 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from fairstream import load
 from fairstream.errors import ModelError
-from fairstream.service import registry
+from fairstream.service import registry, schema, updates
 from fairstream.service.api import auth
 from fairstream.service.api import service as service_module
 from fairstream.service.api.errors import CODES
 from fairstream.service.api.follower import Follower
 from fairstream.service.audit import entries
+from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
@@ -228,6 +229,38 @@ def test_a_person_to_be_forgotten_is_a_stranger_in_the_next_list(new_service: Ma
     assert answer.status_code == 202
     assert answer.json()["n_events"] > 0
     assert items_for(client, "u1", 10) == stranger
+
+
+def test_a_rollback_waits_for_no_update(new_service: Maker) -> None:
+    workspace, client = new_service()
+    first = client.get("/v1/models", headers=client.keys.read).json()["data"][0]["id"]
+    second = add_model(workspace, seed=1, promote=False)
+    with writing(workspace.engine) as connection:
+        connection.execute(update(schema.models).where(schema.models.c.id == second).values(parent=first))
+    registry.promote(workspace, second, by="test")
+    queued = updates.request(workspace, "test")
+    with workspace.updating():  # as an update that runs holds it
+        updates._begin(workspace.engine, queued)
+        answer = client.post("/v1/rollback", headers=client.keys.admin)
+        assert (answer.status_code, answer.json()) == (200, {"model": first})
+        wait_until(lambda: model_of(client) == first)
+    assert updates.get(workspace.engine, queued.id).state == "running"
+
+
+def test_readiness_says_what_keeps_updates_from_learning(new_service: Maker) -> None:
+    workspace, client = new_service(limits=Limits(max_open_events=1000))
+
+    def problems() -> str:
+        return " ".join(client.get("/readyz").json()["problems"])
+
+    assert problems() == ""
+    for n in range(2):
+        queued = updates.request(workspace, "test")
+        updates.close_left(workspace, queued.id, "skipped", f"too few, {n}")
+    EventStore(workspace).append(
+        batch_from_json([{"user_id": f"u{n}", "item_id": "i1", "time": n} for n in range(950)], Limits())
+    )
+    wait_until(lambda: "2 updates in a row promoted no model" in problems() and "open period is full" in problems())
 
 
 def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
