@@ -117,6 +117,15 @@ def test_made_up_users_do_not_raise_an_item_for_every_newcomer(learned: Workspac
     assert len(set(before) & set(after)) > 10  # what regular people like still counts
 
 
+def test_invented_newcomers_do_not_look_like_drift(learned: Workspace) -> None:
+    n = len(EVENTS)
+    unpopular = [f"i{at}" for at in (147, 39, 106)]
+    done = updated(learned, later([f"made-up{at // 2}" for at in range(n)], [unpopular[at % 3] for at in range(n)]))
+    assert done.state == "promoted", done
+    checks = model(learned.engine, str(done.model)).decision["checks"]
+    assert any("for all users known before" in check["sentence"] for check in checks)
+
+
 def stranger_of(workspace: Workspace, model_id: str) -> list[str]:
     state = load(workspace.models.path(model_id)).state
     return ServingModel(state, model_id).recommend("nobody", 20).items
