@@ -137,6 +137,14 @@ def test_no_model_is_read_or_taken_up_for_an_unknown_id(learned: Workspace, load
     assert in_service(learned.engine) == before
 
 
+def test_values_that_are_no_groups_do_not_get_into_models(learned: Workspace) -> None:
+    """Else a model would tell that somebody has a rare value, and more than a hundred values would block forgetting."""
+    know(learned, pa.table({"user_id": [f"u{n}" for n in range(150)], "value": [f"rare{n}" for n in range(150)]}))
+    assert forget(learned, [PERSON], by="test").models
+    for row in models(learned.engine):
+        assert "rare" not in (learned.models.path(row.folder) / "manifest.json").read_text()
+
+
 def test_no_import_of_users_restores_the_attribute_of_a_forgotten_person(learned: Workspace) -> None:
     """Nor after an event that anyone with an ingest key may send."""
     forget(learned, [PERSON], by="test")

@@ -238,9 +238,10 @@ def _rewrite_models(
         except CheckpointError:
             damaged.append(row.id)
             continue
-        # What is counted with weights by group is counted again.
-        values = people.values() if values is None else values
-        model.set_groups(values.rename_columns(["user_id", model.state.groups.attribute]))
+        # What is counted with weights by group is counted again; values that are no group of the model stay unknown.
+        values, groups = people.values() if values is None else values, model.state.groups
+        of_groups = values.filter(pc.is_in(values["value"], value_set=pa.array(groups.names, pa.string())))
+        model.set_groups(of_groups.rename_columns(["user_id", groups.attribute]))
         model.forget(gone or ())
         name, _, n = row.folder.partition(".")
         folders[row.id] = f"{name}.{int(n or 0) + 1}"  # ID, ID.1, ID.2, …
