@@ -12,6 +12,7 @@ import pytest
 
 from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.service import model_store
+from fairstream.service.registry import tidy
 from fairstream.service.workspace import Workspace
 from live_services import wait_until
 
@@ -128,3 +129,14 @@ def is_free(workspace: Workspace) -> bool:
             return True
     except WorkspaceError:
         return False
+
+
+def test_what_a_killed_process_left_goes_with_the_next_look(new_workspace: Maker) -> None:
+    """It may be a whole model that knows people who are forgotten since."""
+    workspace = new_workspace()
+    left = workspace.folder / "models" / ".m1.abcdef.tmp" / "new"
+    left.mkdir(parents=True)
+    (left / "tensors").write_bytes(b"anna")
+    with workspace.updating():
+        tidy(workspace)
+    assert not left.parent.exists()

@@ -78,20 +78,23 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
     pending = select(_requests.c.digest, _requests.c.user_id).where(_requests.c.completed.is_(None))
     with reading(workspace.engine) as connection:
         names = dict(connection.execute(pending).all())
-    if not names:
-        return Forgotten(0)
     with workspace.people() as people:
-        n_attributes = people.remove(names.values())
-        rewritten, damaged = _rewrite_models(workspace, people, names.values())
-        with writing(workspace.engine) as connection:
-            for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
-                connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
-            for part in in_parts(list(names)):
-                done = update(_requests).where(_requests.c.digest.in_(part))
-                connection.execute(done.values(user_id=None, completed=now()))
-            record(connection, "forgotten", {"users": sorted(names), "models": rewritten, "damaged": damaged})
+        done = _complete(workspace, people, names) if names else Forgotten(0)
         for engine in (workspace.engine, people.engine):
-            _empty_log(engine)
+            _empty_log(engine)  # also where nothing is pending: a process may have been killed
+    return done
+
+
+def _complete(workspace: Workspace, people: PeopleStore, names: Mapping[str, str]) -> Forgotten:
+    n_attributes = people.remove(names.values())
+    rewritten, damaged = _rewrite_models(workspace, people, names.values())
+    with writing(workspace.engine) as connection:
+        for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
+            connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
+        for part in in_parts(list(names)):
+            done = update(_requests).where(_requests.c.digest.in_(part))
+            connection.execute(done.values(user_id=None, completed=now()))
+        record(connection, "forgotten", {"users": sorted(names), "models": rewritten, "damaged": damaged})
     return Forgotten(len(names), 0, n_attributes, tuple(rewritten), tuple(damaged))
 
 

@@ -77,7 +77,7 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with self._alone(), super().new(name) as folder:
+        with self._locked(".writing"), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
                 for file in folder.iterdir():
@@ -85,7 +85,7 @@ class DatabaseModelStore(ModelStore):
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with self._alone():  # one process of this machine fetches, the others wait for it
+        with self._locked(".fetching"):  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
@@ -112,17 +112,26 @@ class DatabaseModelStore(ModelStore):
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        with self._alone():
+        with self._locked(".fetching"):
             for name in names:
                 shutil.rmtree(self._folder / name, ignore_errors=True)
             self._sweep()
 
+    def _sweep(self) -> None:
+        with self._locked(".writing", wait=False) as is_free:
+            if is_free:  # else a folder is being written
+                super()._sweep()
+
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one process of this machine write to the folder."""
-        with (self._folder / ".fetching").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock of this machine; without `wait` yield whether it was free."""
+        with (self._folder / name).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     def _sizes(self) -> dict[str, dict[str, int]]:
         """The number of bytes in the database, by model and file."""
