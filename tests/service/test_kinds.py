@@ -111,6 +111,8 @@ def test_updates_judge_by_the_kinds_that_are_named(new_workspace: Maker) -> None
         evaluation = closed_periods(workspace.engine)[1].evaluation
         assert evaluation is not None
         assert evaluation["kinds"] == ["purchase"]
+        learned = load(workspace.models.path(outcome.model or "")).state.history
+        assert set(learned.weights_at(range(len(learned))).tolist()) == {1.0, 4.0}
         is_bought = pc.equal(with_kinds(PERIODS[1])["kind"], "purchase")
         assert evaluation["n_tested_users"] <= pc.count_distinct(PERIODS[1].filter(is_bought)["user_id"]).as_py()
         sentences = [check["sentence"] for check in models(workspace.engine)[0].decision["checks"]]

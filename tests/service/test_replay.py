@@ -21,7 +21,7 @@ from fairstream.service.registry import models
 from fairstream.service.settings import Every, Gate
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
-from live_services import wait_until
+from live_services import make_keys, running, wait_until
 
 Maker = Callable[..., Workspace]
 PARTS, PEOPLE = periods_of()
@@ -138,3 +138,15 @@ def test_a_replay_survives_kills_of_its_process(new_workspace: Maker) -> None:
         assert n_closed <= len(closed_periods(workspace.engine)) < 11
     assert updates.run(workspace).t == 10
     assert bounds(workspace) == bounds(whole)
+
+
+@pytest.mark.sqlite_only
+def test_one_request_to_the_service_replays_all_history(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace)
+    keys = make_keys(workspace)
+    with running(workspace, keys) as client:
+        client.wait_until_ready()
+        assert client.post("/v1/updates", headers=keys.admin).status_code == 202
+        wait_until(lambda: len(closed_periods(workspace.engine)) == 11)
+        periods = client.get("/v1/periods", headers=keys.read).json()["data"]
+    assert all(period["evaluation"]["metrics"]["ndcg@20"]["mean"] > 0 for period in periods[1:])
