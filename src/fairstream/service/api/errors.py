@@ -108,7 +108,7 @@ def error_from(error: BaseException) -> ApiError:
 
 
 def _from_sentence(error: BaseException) -> ApiError:
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is PyTorch's
         return ApiError("overloaded", "The service is out of memory.", retry_after=_RETRY_SECONDS)
     fields = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
     code = next((code for kind, code in _CODE_OF.items() if isinstance(error, kind)), "internal")
