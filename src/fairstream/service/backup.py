@@ -11,10 +11,9 @@ import io
 import json
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from fairstream._version import __version__
-from fairstream.errors import FairstreamError, WorkspaceError
+from fairstream.errors import CheckpointError, FairstreamError, WorkspaceError
 from fairstream.files import sibling_tempdir
 from fairstream.service import schema
 from fairstream.service.audit import record
@@ -47,7 +46,7 @@ from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empt
 
 FORMAT = 1
 _COMPRESSIONS = {".zst": "zstd", ".gz": "gzip"}
-_HEAD, _SUMS = "backup.json", "checksums.json"
+_HEAD, _SEQUENCES, _SUMS = "backup.json", "sequences.json", "checksums.json"
 _PART_ROWS = 200_000
 _ARROW: tuple[tuple[type[Any], pa.DataType], ...] = (
     (sa.Boolean, pa.bool_()),
@@ -70,25 +69,29 @@ class Contents:
 
 def backup(workspace: Workspace, path: Path) -> Contents:
     """Write a backup, which holds every event that was acknowledged before; the service may run."""
-    compression = _compression(path)
-    head = {"format": FORMAT, "fairstream": __version__, "revision": latest_revision()}
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    with ExitStack() as stack:
-        stack.enter_context(reachable(workspace.engine))
-        file = stack.enter_context(_private_file(path))
-        compressed = stack.enter_context(pa.CompressedOutputStream(str(file), compression))
-        writer = _Writer(stack.enter_context(tarfile.open(mode="w|", fileobj=compressed)))
-        writer.add(_HEAD, _json({**head, "created": created}))
-        with _snapshot(workspace.engine) as connection:
-            sequences = _sequences(connection)
-            models = tuple(_add_models(workspace, connection, writer))
-            n_events = sum(_add_table(connection, table, writer) for table in _TABLES.values() if table.schema is None)
-        with workspace.people() as people, _snapshot(people.engine) as connection:
-            _add_table(connection, schema.attributes, writer)
-        writer.add(FILE, (workspace.folder / FILE).read_bytes())
-        writer.add(SECRET, workspace.secret)
-        writer.add("sequences.json", _json(sequences))
-        writer.add(_SUMS, _json(writer.sums))
+    compression, created = _compression(path), datetime.now(UTC).isoformat(timespec="seconds")
+    if path.exists():
+        raise WorkspaceError(f"{path} exists already; give another name")
+    head = {"format": FORMAT, "fairstream": __version__, "revision": latest_revision(), "created": created}
+    with reachable(workspace.engine), sibling_tempdir(path, "tmp") as folder:
+        (new := folder / "new").touch(mode=0o600)
+        with pa.CompressedOutputStream(str(new), compression) as file, tarfile.open(mode="w|", fileobj=file) as tar:
+            writer = _Writer(tar)
+            writer.add(_HEAD, _json(head))
+            with _snapshot(workspace.engine) as connection:
+                sequences = _sequences(connection)
+                models = tuple(_add_models(workspace, connection, writer))
+                tables = [table for table in _TABLES.values() if table.schema is None]
+                n_events = sum(_add_table(connection, table, writer) for table in tables)
+            with workspace.people() as people, _snapshot(people.engine) as connection:
+                _add_table(connection, schema.attributes, writer)
+            writer.add(FILE, (workspace.folder / FILE).read_bytes())
+            writer.add(SECRET, workspace.secret)
+            writer.add(_SEQUENCES, _json(sequences))
+            writer.add(_SUMS, _json(writer.sums))
+        with new.open("rb") as written:
+            os.fsync(written.fileno())
+        new.replace(path)
     return Contents(created, n_events, models)
 
 
@@ -99,15 +102,19 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
     workspace opens.
     """
     check_empty(folder)
-    with ExitStack() as stack:
-        stack.enter_context(_as_sentence(path))
-        made = stack.enter_context(sibling_tempdir(folder, "restored")) / "new"
-        made.mkdir(mode=0o700)
-        compressed = stack.enter_context(pa.input_stream(str(path), compression=_compression(path)))
-        tar = stack.enter_context(tarfile.open(mode="r|", fileobj=compressed))
-        reader = _Reader(tar)
-        contents = _restore(reader, made, database)
+    with _as_sentence(path), sibling_tempdir(folder, "restored") as temporary:
+        (made := temporary / "new").mkdir(mode=0o700)
+        (models := temporary / "models").mkdir()
+        with (
+            pa.input_stream(str(path), compression=_compression(path)) as file,
+            tarfile.open(mode="r|", fileobj=file) as tar,
+        ):
+            contents = _restore(_files(tar), made, models, database)
         with Workspace.open(made) as workspace:
+            for model in models.iterdir():
+                with workspace.models.new(model.name) as new:
+                    for part in model.iterdir():
+                        part.replace(new / part.name)
             with writing(workspace.engine) as connection:
                 record(connection, "restore", {"backup": contents.created, "by": by})
             for line in (forgotten or "").split():  # each is JSON without blanks
@@ -150,49 +157,41 @@ class _Writer:
         self.sums[name] = hashlib.sha256(content).hexdigest()
 
 
-@dataclass
-class _Reader:
-    """Yields the files of a tar; the last one must hold the checksums of the others."""
-
-    tar: tarfile.TarFile
-    sums: dict[str, str] = field(default_factory=dict)
-
-    def files(self) -> Iterator[tuple[str, bytes]]:
-        for info in self.tar:
-            file = self.tar.extractfile(info)
-            content = b"" if file is None else file.read()
-            if info.name == _SUMS:
-                if json.loads(content) != self.sums:
-                    raise WorkspaceError("the backup is damaged: a file in it is not what was written")
-                return
-            self.sums[info.name] = hashlib.sha256(content).hexdigest()
-            yield info.name, content
-        raise WorkspaceError("the backup is not complete: its end is missing")
+def _files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a tar; the last one must hold the checksums of the others."""
+    sums = dict[str, str]()
+    for info in tar:
+        file = tar.extractfile(info)
+        content = b"" if file is None else file.read()
+        if info.name == _SUMS:
+            if json.loads(content) != sums:
+                raise WorkspaceError("the backup is damaged: a file in it is not what was written")
+            return
+        sums[info.name] = hashlib.sha256(content).hexdigest()
+        yield info.name, content
+    raise WorkspaceError("the backup is not complete: its end is missing")
 
 
-def _restore(reader: _Reader, folder: Path, database: str | None) -> Contents:
-    files = reader.files()
+def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, database: str | None) -> Contents:
     head = _checked_head(*next(files, ("", b"")))
-    models: dict[str, None] = {}
     with ExitStack() as stack:
         engine = connect(folder / EVENTS_FILE, database)
         stack.callback(engine.dispose)
         stack.enter_context(reachable(engine))
         if revision(engine) is not None:
-            with engine.connect() as connection:  # of a restore that was killed there are tables without content
+            with engine.connect() as connection:  # a restore that was killed leaves tables without content
                 if connection.scalar(sa.select(schema.secret_check.c.id)) is not None:
                     raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
         if database is None:
             for name in (EVENTS_FILE, PEOPLE_FILE):
-                os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
+                (folder / name).touch(mode=0o600)
         upgrade(engine)
-        connection = stack.enter_context(writing(engine))  # one transaction: everything or nothing
-        of_people = connection
+        connection = of_people = stack.enter_context(writing(engine))  # one transaction: everything or nothing
         if database is None:
             people = connect(folder / PEOPLE_FILE)
             stack.callback(people.dispose)
             of_people = stack.enter_context(writing(people))
-        counts, sequences, others = dict.fromkeys(_TABLES, 0), dict[str, int](), dict[str, bytes]()
+        counts, others = dict.fromkeys(_TABLES, 0), dict[str, bytes]()
         for name, content in files:
             kind, _, rest = name.partition("/")
             if kind == "tables":
@@ -200,18 +199,16 @@ def _restore(reader: _Reader, folder: Path, database: str | None) -> Contents:
                 target = connection if table.schema is None else of_people
                 counts[table.name] += _insert(target, table, pa.ipc.open_stream(content).read_all())
             elif kind == "models":
-                models[rest.partition("/")[0]] = None
-                _add_model_file(connection, folder, rest, content)
-            elif name == "sequences.json":
-                sequences = json.loads(content)
+                (models / rest).parent.mkdir(exist_ok=True)
+                (models / rest).write_bytes(content)
             else:
                 others[name] = content
-        _set_sequences(connection, sequences)
+        _set_sequences(connection, json.loads(others[_SEQUENCES]))
     if database is not None:
         write_private(folder / DATABASE, database.encode())
     for name in (SECRET, FILE):
         write_private(folder / name, others[name])
-    return Contents(head["created"], counts["events"], tuple(models))
+    return Contents(head["created"], counts["events"], tuple(sorted(model.name for model in models.iterdir())))
 
 
 def _checked_head(name: str, content: bytes) -> dict[str, Any]:
@@ -295,8 +292,8 @@ def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer
     )
     for folder in sorted(known & workspace.models.names()):
         try:
-            files = _model_files(workspace, connection, folder)
-        except FileNotFoundError:  # an update has removed it meanwhile
+            files = {file.name: file.read_bytes() for file in workspace.models.path(folder).iterdir()}
+        except (CheckpointError, FileNotFoundError):  # an update has removed it meanwhile
             files = {}
         if not files and folder == serving:
             raise WorkspaceError("the model in service was replaced during the backup; try again")
@@ -304,27 +301,6 @@ def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer
             writer.add(f"models/{folder}/{name}", content)
         if files:
             yield folder
-
-
-def _model_files(workspace: Workspace, connection: sa.Connection, model: str) -> dict[str, bytes]:
-    if connection.dialect.name == "sqlite":
-        return {file.name: file.read_bytes() for file in (workspace.folder / "models" / model).iterdir()}
-    files = dict[str, bytes]()
-    columns = schema.model_files.c
-    query = sa.select(columns.name, columns.content).where(columns.folder == model).order_by(columns.part)
-    for name, content in connection.execute(query):
-        files[name] = files.get(name, b"") + content
-    return files
-
-
-def _add_model_file(connection: sa.Connection, folder: Path, name: str, content: bytes) -> None:
-    model, _, file = name.partition("/")
-    if connection.dialect.name == "postgresql":
-        row = {"folder": model, "name": file, "part": 0, "content": content}
-        connection.execute(sa.insert(schema.model_files), row)
-        return
-    (folder / "models" / model).mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(folder / "models" / model / file, content)
 
 
 def _numbered(connection: sa.Connection) -> Iterator[tuple[str, str]]:
@@ -358,24 +334,6 @@ def _set_sequences(connection: sa.Connection, sequences: Mapping[str, int]) -> N
             connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
         else:
             connection.exec_driver_sql(f"SELECT setval('{name}', {last})")
-
-
-@contextmanager
-def _private_file(path: Path) -> Iterator[Path]:
-    """Yield a new file that only the owner may read; it gets its name when the block succeeds."""
-    if path.exists():
-        raise WorkspaceError(f"{path} exists already; give another name")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise WorkspaceError(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        yield Path(name)
-        os.fsync(handle)
-        Path(name).replace(path)
-    finally:
-        os.close(handle)
-        Path(name).unlink(missing_ok=True)
 
 
 def _compression(path: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from fairstream.errors import ConfigurationError
 from fairstream.service.api import Shops, workspaces_in
-from fairstream.service.settings import FILE
+from fairstream.service.settings import FILE, LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import Keys, add_model, make_keys, served, wait_until
 
@@ -22,12 +22,15 @@ NAMES = ("workspace0", "workspace1")
 
 
 @pytest.fixture
-def shops(new_workspace: Maker) -> list[tuple[Workspace, Keys]]:
-    """Two shops, each with a model and keys."""
-    made = [new_workspace(), new_workspace(keep_models=9)]  # a copy would have the same secret
-    for seed, workspace in enumerate(made):
-        add_model(workspace, seed=seed)
-    return [(workspace, make_keys(workspace)) for workspace in made]
+def shops(
+    new_workspace: Maker, tmp_path: Path, new_database: Callable[..., str | None]
+) -> Iterator[list[tuple[Workspace, Keys]]]:
+    """Two shops, each with a secret, a model and keys."""
+    with Workspace.create(tmp_path / "workspace1", LiveConfig(), new_database()) as second:
+        made = [new_workspace(), second]
+        for seed, workspace in enumerate(made):
+            add_model(workspace, seed=seed)
+        yield [(workspace, make_keys(workspace)) for workspace in made]
 
 
 @pytest.fixture
