@@ -17,6 +17,7 @@ import pytest
 
 import fairstream as fs
 from fairstream.display import Summary
+from fairstream.recommender.vectors import similar_items, similarities
 from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=120, n_items=50, n_events=2400, seed=1)
@@ -267,3 +268,41 @@ def test_items_are_similar_that_the_same_people_had() -> None:
     rows = rec.similar_items(["a", "d"]).to_pylist()
     found = [(row["item_id"], row["similar_id"], round(row["score"], 4)) for row in rows]
     assert found == [("a", "b", round(2 / np.sqrt(3 * 2), 4)), ("a", "c", round(1 / np.sqrt(3), 4))]
+
+
+@pytest.mark.parametrize("model", ["mf", "item-item"])
+def test_similarities_of_some_items_are_those_of_all(model: str) -> None:
+    rec = make_recommender(model, **({} if model == "item-item" else FAST)).fit(FIRST)
+    state, n_items = rec.state, len(rec.state.item_ids)
+    items, others = np.array([3, 0, 7]), np.array([5, 3, 1, 2])
+    expected = np.full((3, 4), -np.inf)
+    for row in similar_items(state, state.item_ids.ids.take(pa.array(items)), n_items).to_pylist():
+        at, other = (state.item_ids.row_of(row[name]) for name in ("item_id", "similar_id"))
+        expected[items == at, np.flatnonzero(others == other)] = row["score"]
+    np.testing.assert_allclose(similarities(state, items, others), expected, atol=1e-5)
+
+
+def test_similar_items_among_some_and_with_enough_common_users() -> None:
+    rec = make_recommender("item-item").fit(FIRST)
+    state = rec.state
+    first, users = state.item_ids.ids[:1], state.history.pairs
+    everything = similar_items(state, first, 10**6)
+    shared = {
+        item: len(set(users.users[users.items == 0]) & set(users.users[users.items == item]))
+        for item in range(len(state.item_ids))
+    }
+    rows = [state.item_ids.row_of(item) for item in everything["similar_id"].to_pylist()]
+    some = np.array(sorted(rows)[::2])
+    assert similar_items(state, first, 10**6, allowed=some)["similar_id"].to_pylist() == [
+        item for item, row in zip(everything["similar_id"].to_pylist(), rows, strict=True) if row in some
+    ]
+    n = min(shared[row] for row in rows) + 1
+    few = similar_items(state, first, 10**6, min_shared=n)["similar_id"].to_pylist()
+    assert few == [
+        item for item, row in zip(everything["similar_id"].to_pylist(), rows, strict=True) if shared[row] >= n
+    ]
+    assert 0 < len(few) < len(rows)
+    sampled = similar_items(state, first, 10**6, max_users=1)  # one user stands for all
+    one = users.users[users.items == 0][0]
+    had = users.items[users.users == one]
+    assert {state.item_ids.row_of(item) for item in sampled["similar_id"].to_pylist()} == set(had.tolist()) - {0}

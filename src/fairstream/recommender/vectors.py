@@ -22,16 +22,25 @@ from fairstream.recommender.state import State
 
 _USERS_AT_ONCE = 4096
 _SCORES_AT_ONCE = 1 << 20
+_ITEM_BITS = (1 << 32) - 1  # of a pair's key
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Similarities = np.ndarray[Any, np.dtype[np.floating[Any]]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def similar_items(state: State, ids: pa.Array, k: int, *, min_shared: int = 1, allowed: Rows | None = None) -> pa.Table:
+def similar_items(
+    state: State,
+    ids: pa.Array,
+    k: int,
+    *,
+    min_shared: int = 1,
+    max_users: int | None = None,
+    allowed: Rows | None = None,
+) -> pa.Table:
     """The k items most similar to each of the known items among `ids`, without the item itself.
 
-    A model without vectors compares the users of two items; they count if at least `min_shared` are the same. With
-    `allowed`, only these item rows are compared.
+    A model without vectors compares the users of two items; they count if at least `min_shared` are the same. Of an
+    item with more than `max_users` users, this many stand for all. With `allowed`, only these item rows are compared.
     """
     ids = ids if len(ids) else state.item_ids.ids[:0]
     rows = state.item_ids.lookup(ids)
@@ -39,7 +48,7 @@ def similar_items(state: State, ids: pa.Array, k: int, *, min_shared: int = 1, a
     items = rows[is_known]
     vectors = _item_vectors(state)
     if vectors is None:
-        source, compare, n_items = "histories", _shared_users(state, items, min_shared), len(state.item_ids)
+        source, compare, n_items = "histories", _shared_users(state, items, min_shared, max_users), len(state.item_ids)
     else:
         source, compare, n_items = "vectors", _cosines(vectors, state.contexts.items), len(vectors)
     is_left_out = np.full(n_items, allowed is not None)
@@ -69,12 +78,12 @@ def similarities(state: State, items: Rows, others: Rows, *, min_shared: int = 1
         both = np.concatenate([items, others])
         is_trained = None if state.contexts.items is None else np.flatnonzero(np.isin(both, state.contexts.items))
         compare = _cosines(vectors[both], is_trained)
-        return compare(np.arange(len(items)))[:, len(items) :]
-    seen = state.history.pairs
+        return np.where(items[:, None] == others, -np.inf, compare(np.arange(len(items)))[:, len(items) :])
+    keys = state.history.pairs.keys
     is_wanted = np.zeros(len(state.item_ids), np.bool_)
     is_wanted[items] = is_wanted[others] = True
-    keys = seen.keys[is_wanted[seen.items]]
-    pairs = keys >> 32, keys & ((1 << 32) - 1)
+    keys = keys[is_wanted[keys & _ITEM_BITS]]
+    pairs = keys >> 32, keys & _ITEM_BITS
     matrix = sparse.csc_array((np.ones(len(keys)), pairs), shape=(int(pairs[0].max(initial=-1)) + 1, len(is_wanted)))
     shared = (matrix[:, items].T @ matrix[:, others]).toarray()
     n_users = np.diff(matrix.indptr)
@@ -133,13 +142,12 @@ def _best(similarity: Similarities, items: Rows, k: int, is_left_out: Mask) -> t
     """(A, n_items) → the k other items most similar to each, and their similarities: (A, k) each."""
     similarity[np.arange(len(items)), items] = -np.inf
     similarity[:, is_left_out] = -np.inf
-    n = similarity.shape[1]
-    if k < n // 8:  # sort only what may be among them: all that is not worse than the k-th
-        bound = np.partition(similarity, n - k, axis=1)[:, n - k]
-        columns = np.flatnonzero((similarity >= bound[:, None]).any(axis=0))
-    else:
-        columns = np.arange(n)
+    columns = np.flatnonzero(np.isfinite(similarity).any(axis=0))
     part = similarity[:, columns]
+    if k < (n := len(columns)) // 8:  # sort only what may be among them: all that is not worse than the k-th
+        bound = np.partition(part, n - k, axis=1)[:, n - k]
+        is_close = (part >= bound[:, None]).any(axis=0)
+        columns, part = columns[is_close], part[:, is_close]
     order = np.argsort(-part, axis=1, kind="stable")[:, :k].copy()  # a view would keep the whole block
     return columns[order], np.take_along_axis(part, order, axis=1)
 
@@ -158,15 +166,15 @@ def _cosines(vectors: Floats, trained: Rows | None) -> Callable[[Rows], Similari
     return compare
 
 
-def _shared_users(state: State, items: Rows, min_shared: int) -> Callable[[Rows], Similarities]:
+def _shared_users(state: State, items: Rows, min_shared: int, max_users: int | None) -> Callable[[Rows], Similarities]:
     """Some of these items (A,) → (A, n_items) the cosines of their sets of users; −∞ for too few common users."""
-    n_items, seen = state.history.n_items, state.history.pairs
-    of_pairs = seen.items
+    n_items, seen, keys = state.history.n_items, state.history.pairs, state.history.pairs.keys
+    of_pairs = keys & _ITEM_BITS
     n_users = np.bincount(of_pairs, minlength=n_items).astype(np.float64)
     is_wanted = np.zeros(len(state.item_ids), np.bool_)
     is_wanted[items] = True
     wanted = is_wanted[of_pairs]
-    users, of_wanted = seen.users[wanted], of_pairs[wanted]
+    users, of_wanted = keys[wanted] >> 32, of_pairs[wanted]
     order = np.argsort(of_wanted, kind="stable")
     users, of_wanted = users[order], of_wanted[order]
 
@@ -174,10 +182,12 @@ def _shared_users(state: State, items: Rows, min_shared: int) -> Callable[[Rows]
         similarity = np.full((len(items), len(state.item_ids)), -np.inf)
         for place, item in enumerate(items):
             start, end = np.searchsorted(of_wanted, [item, item + 1])
-            _, of_both = seen.lists(users[start:end])
+            step = 1 if max_users is None else max(1, -(-(end - start) // max_users))
+            _, of_both = seen.lists(users[start:end:step])
             shared = np.bincount(of_both, minlength=n_items)
+            is_enough, shared = shared >= min_shared, shared * step
             cosines = shared / np.sqrt(np.maximum(n_users[item] * n_users, 1))
-            similarity[place, :n_items] = np.where(shared >= min_shared, cosines, -np.inf)
+            similarity[place, :n_items] = np.where(is_enough, cosines, -np.inf)
         return similarity
 
     return compare

@@ -14,6 +14,7 @@ from fairstream.recommender.vectors import similar_items, similarities
 
 MIN_SHARED = 5
 """People whom two items must have in common: what is similar to an item of one person would show the others."""
+_MAX_USERS = 5_000  # of an item; more cost time and change little
 _CACHED_ITEMS = 10_000
 _LATEST = 200  # items of a history that may explain a recommendation
 Scored = tuple[list[int], list[float]]  # rows of items and their scores, best first
@@ -32,7 +33,8 @@ class ItemLists:
 
     def _compute_similar(self, item: int, k: int, _: object, allowed: _Uncompared) -> Scored:
         ids = self._state.item_ids.ids
-        table = similar_items(self._state, ids[item : item + 1], k, min_shared=MIN_SHARED, allowed=allowed.rows)
+        limits = {"min_shared": MIN_SHARED, "max_users": _MAX_USERS}
+        table = similar_items(self._state, ids[item : item + 1], k, **limits, allowed=allowed.rows)
         return self._state.item_ids.lookup(table["similar_id"]).tolist(), table["score"].to_pylist()
 
     def popular(self, fallback: Scorer, k: int, allowed: Rows | None) -> list[int]:

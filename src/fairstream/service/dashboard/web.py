@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from sqlalchemy import ColumnElement, Engine, exists
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
@@ -73,9 +73,18 @@ def pretty(document: str) -> str:
     return json.dumps(json.loads(document), ensure_ascii=False, indent=1, sort_keys=True)
 
 
+def code(text: str) -> Markup:
+    """Return text with what stands in backquotes as code.
+
+    >>> print(code("`k` is < 5"))
+    <code>k</code> is &lt; 5
+    """
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped)
+
+
 _PACKAGE = "fairstream.service.dashboard"
 _FILTERS = (
-    *(when, options, pretty, reading.reason_of, reading.is_manual),
+    *(code, when, options, pretty, reading.reason_of, reading.is_manual),
     *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.regret_of, gaps.why_no_gap),
     gaps.with_margin,
 )
