@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
+from streams import know
 
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import experiments, registry, schema, updates
@@ -22,7 +24,7 @@ from fairstream.service.experiments import Experiment, Options, look, start, sto
 from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.records import UnknownIdError
-from fairstream.service.settings import Every
+from fairstream.service.settings import Every, Privacy
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 from live_services import add_model
@@ -42,8 +44,11 @@ class Shop:
     def start(self, **options: Any) -> Experiment:
         return start(self.workspace, Options(**{"b": self.b, "steps": [0.5], "step_hours": 0, **options}), by="test")
 
-    def visit(self, n_users: int, rates: tuple[float, float]) -> None:
-        """New people come; each clicks with the rate of the list's arm, and of an interleaved list's teams."""
+    def visit(self, n_users: int, rates: tuple[float, float], odd: tuple[float, float] | None = None) -> None:
+        """New people come; each clicks with the rate of the list's arm, and of an interleaved list's teams.
+
+        `odd` are the rates of every second one, who belong to the group "odd".
+        """
         experiment = experiments.get(self.workspace.engine)
         arms, moment = experiment.arms(self.workspace.secret), now()
         lists, events = [], []
@@ -59,8 +64,12 @@ class Shop:
             lists.append(shown)
             teams = shown.arms if shown.arms.islower() else shown.arms * len(items)
             for item, team in zip(items, teams, strict=False):
-                if self._rng.random() < rates["AB".index(team.upper())]:
+                own = odd if odd is not None and self._n % 2 else rates
+                if self._rng.random() < own["AB".index(team.upper())]:
                     events.append({"user_id": user, "item_id": item, "time": moment / 1e6, "kind": "click"})
+        users = [shown.user_id for shown in lists]
+        values = [["even", "odd"][int(user[1:]) % 2] for user in users]
+        know(self.workspace, pa.table({"user_id": users, "value": values}))
         store(self.workspace, [lists])
         config = self.workspace.config
         if events:
@@ -247,7 +256,46 @@ def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], na
     found = shop.status()
     assert found.state == "ended"
     assert found.decision is not None
-    assert found.decision["sentence"].startswith(f"B was rolled back for its {name}: ")
+    assert found.decision["sentence"].startswith(f"B was rolled back for {name}: ")
+
+
+def test_a_group_for_which_b_is_worse_rolls_it_back_although_everyone_is_served_as_well(
+    new_workspace: NewWorkspace,
+) -> None:
+    shop = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter="off")))
+    shop.start()
+    for _ in range(10):
+        shop.visit(400, (0.06, 0.09), odd=(0.09, 0.05))
+        if shop.status().ended:
+            break
+    decision = shop.status().decision
+    assert decision is not None
+    assert decision["sentence"].startswith(
+        "B was rolled back for group odd: for odd, click through of B minus that of A"
+    )
+
+
+def test_numbers_of_groups_cost_privacy_and_are_withheld_where_that_is_too_dear(shop: Shop) -> None:
+    shop.start()
+    shop.visit(500, (0.06, 0.06))
+    found = shop.status()
+    assert found.looks["groups"]["tests"] == {}
+    assert any(sentence.startswith("No numbers of groups: ") for sentence in found.sentences)
+    with shop.workspace.engine.connect() as connection:
+        assert connection.execute(select(schema.privacy_spent)).all() == []
+
+
+def test_numbers_of_groups_are_paid_for(new_workspace: NewWorkspace) -> None:
+    shop = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter=200)))
+    shop.start()
+    shop.visit(1000, (0.06, 0.06))
+    assert set(shop.status().looks["groups"]["tests"]) == {"group even", "group odd"}
+    with shop.workspace.engine.connect() as connection:
+        [spent] = connection.execute(select(schema.privacy_spent)).all()
+    assert (spent.what, spent.cost > 0) == ("report", True)
+    look(shop.workspace)  # no new users: nothing is bought again
+    with shop.workspace.engine.connect() as connection:
+        assert len(connection.execute(select(schema.privacy_spent)).all()) == 1
 
 
 def test_without_traffic_the_status_says_so(shop: Shop) -> None:
@@ -255,7 +303,7 @@ def test_without_traffic_the_status_says_so(shop: Shop) -> None:
     look(shop.workspace)
     found = shop.status()
     assert "No impression of it has come in yet." in found.sentences
-    assert found.looks == {"users": {"A": 0, "B": 0}, "tests": {}}
+    assert found.looks == {"users": {"A": 0, "B": 0}, "tests": {}, "groups": {}}
     assert "NaN" not in found.model_dump_json()
 
 

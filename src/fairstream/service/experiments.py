@@ -17,16 +17,19 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, computed_field, model_validator
 from sqlalchemy import Connection, Engine, func, insert, select, update
 
 from fairstream.configuration import Configuration
+from fairstream.data import UNKNOWN
 from fairstream.errors import WorkspaceError
 from fairstream.evaluation.sequential import ArmTotals, SequentialResult, sequential_test, win_rate_test
 from fairstream.service import registry, schema, updates
 from fairstream.service.alerts import alert
 from fairstream.service.arms import Arms, Mode
 from fairstream.service.audit import record
+from fairstream.service.budget import Budget, spends
 from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.impressions import add_counts
 from fairstream.service.records import Record, Time, UnknownIdError
@@ -38,6 +41,7 @@ _HOUR = 3_600_000_000
 _METRICS = {"click_through": "clicked", "conversion": "converted"}
 _MIN_USERS_OF_STEP = 100
 _N_GUARDS = 4
+_MIN_USERS_OF_GROUPS = 400
 _MAX_MICROS, _MAX_USERS = 1_000_000, 1_000_000
 _SHADOWS, _SHADOW_K = 16, 20
 _NONE = "there is no experiment yet; PUT /v1/experiment or `fairstream experiment start` starts one"
@@ -118,6 +122,9 @@ class Experiment(Record):
         lines += [
             f"{name.replace('_', ' ')}: {each['sentence']}." for name, each in self.looks.get("tests", {}).items()
         ]
+        groups = self.looks.get("groups", {})
+        lines += [f"{test['sentence'][:1].upper()}{test['sentence'][1:]}." for test in groups.get("tests", {}).values()]
+        lines += [f"No numbers of groups: {groups['withheld']}."] if groups.get("withheld") else []
         if self.mode == "shadow":
             lines.append(self.looks.get("shadow") or "No list has been compared yet.")
         lines += [self.decision["sentence"]] if self.decision else []
@@ -264,6 +271,7 @@ def look(workspace: Workspace) -> None:
         experiment = latest(connection)
         assert experiment is not None
         looks = _Look(connection, experiment).results()
+    looks["groups"], budget = _look_at_groups(workspace, experiment, sum(looks["users"].values()))
     outcome, sentence = _conclusion(experiment, looks)
     if looks == experiment.looks and outcome is None and not _may_step(experiment, looks):
         return
@@ -272,6 +280,8 @@ def look(workspace: Workspace) -> None:
         own = own.where(_rows.c.share == experiment.share, _rows.c.decision.is_(None) | (outcome is None))
         if connection.execute(own.values(looks=looks)).rowcount == 0:
             return  # another process was first
+        if budget is not None:
+            budget.store(connection)
         if outcome == "better":
             connection.execute(own.values(decision={"outcome": outcome, "sentence": sentence}))
             record(connection, "experiment", {"id": experiment.id, "decision": outcome, "looks": looks})
@@ -299,9 +309,9 @@ def _may_step(experiment: Experiment, looks: Mapping[str, Any]) -> bool:
 
 def _conclusion(experiment: Experiment, looks: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return what the tests say: worse, better, no difference or nothing yet; and a sentence."""
-    for name, each in looks["tests"].items():
-        if each["breaks_guard"]:
-            return "worse", f"B was rolled back for its {name.replace('_', ' ')}: {each['sentence']}."
+    tests = looks["tests"] | looks["groups"].get("tests", {})
+    if broken := next((name for name, each in tests.items() if each["breaks_guard"]), None):
+        return "worse", f"B was rolled back for {broken.replace('_', ' ')}: {tests[broken]['sentence']}."
     if experiment.decision is not None:
         return None, ""
     decisive = "preference" if experiment.mode == "interleave" else experiment.options.metric
@@ -313,6 +323,53 @@ def _conclusion(experiment: Experiment, looks: Mapping[str, Any]) -> tuple[str |
     if (n := sum(looks["users"].values())) >= experiment.options.max_users:
         return "no difference", f"No difference was found within {n:,} users."
     return None, ""
+
+
+def _look_at_groups(workspace: Workspace, experiment: Experiment, n: int) -> tuple[dict[str, Any], Budget | None]:
+    """Return the tests of groups and what they spend of the privacy budget, whenever the users have doubled.
+
+    A user's value is 1/2 plus or minus what the own rate exceeds everyone's by, halved: its mean over a group says how
+    far B is ahead of A there. Look k has the share 1/2^k of α, so that all looks together hold it.
+    """
+    from fairstream.service.privacy import Release  # noqa: PLC0415 (loads torch)
+
+    before: dict[str, Any] = experiment.looks.get("groups", {})
+    if n < max(_MIN_USERS_OF_GROUPS, 2 * before.get("n", 0)):
+        return before, None
+    with workspace.people() as people:
+        values = people.values()
+    names = workspace.config.groups or sorted(set(values["value"].to_pylist()))
+    if len(names) < 2 or experiment.mode == "shadow":
+        return {"n": n}, None
+    group_of = dict(zip(values["user_id"].to_pylist(), values["value"].to_pylist(), strict=True))
+    users, is_drafted = schema.experiment_users, experiment.mode == "interleave"
+    with reading(workspace.engine) as connection:
+        rows = connection.execute(select(users).where(users.c.experiment == experiment.id)).all()
+    rows = [row for row in rows if (row.vote if is_drafted else row.shown and row.arm)]
+    codes = np.array([names.index(group) if (group := group_of.get(row.user_id)) in names else UNKNOWN for row in rows])
+    metric = experiment.options.metric
+    if is_drafted:
+        w = np.array([0.5 + row.vote / 2 for row in rows])
+    else:
+        rates = np.array([getattr(row, _METRICS[metric]) / row.shown for row in rows])
+        w = 0.5 + np.where([row.arm == "B" for row in rows], 0.5, -0.5) * (rates - rates.mean())
+    budget, k = Budget.read(workspace.engine, workspace.config.privacy), before.get("k", 0) + 1
+    sizes = next((spend.published for spend in spends(workspace.engine, "sizes", 1)), {})
+    gate = workspace.config.gate
+    release = Release(workspace.secret, gate.min_group_size, f"{experiment.id} {k}", budget, sizes)
+    means = release.report(w, codes.astype(np.int16), names).means
+    tests, factor = {}, 2 if is_drafted else 4
+    allowed = 0.0 if is_drafted else getattr(experiment.options, f"max_fall_of_{metric}") * float(rates.mean())
+    what = "preference for B" if is_drafted else f"{metric.replace('_', ' ')} of B minus that of A"
+    for name, mean in means.items():
+        value, margin = float(factor * (mean.value - 0.5)), float(factor * mean.margin(len(means) * 2**k))
+        tests[f"group {name}"] = {
+            "difference": round(value, 4),
+            "interval": [round(value - margin, 4), round(value + margin, 4)],
+            "sentence": f"for {name}, {what} is {value:+.1%} ({value - margin:+.1%} to {value + margin:+.1%})",
+            "breaks_guard": value + margin < -allowed,
+        }
+    return {"n": n, "k": k if tests else k - 1, "tests": tests, "withheld": None if tests else release.why}, budget
 
 
 class _Look:
