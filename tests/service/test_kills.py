@@ -21,13 +21,14 @@ from fairstream.service.audit import verify
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, models
 from fairstream.service.settings import Gate
+from fairstream.service.tally import Tally
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import wait_until
 
 pytestmark = pytest.mark.slow
 N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "40"))
-LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0, "stock": 1.0}
+LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0, "stock": 1.0, "experiment": 2.0}
 """The most seconds that each process lives; nothing is asserted of what it does in them."""
 Maker = Callable[..., Workspace]
 OPTIONS = {
@@ -70,10 +71,28 @@ def assert_whole(workspace: Workspace) -> None:
             return
 
 
+def assert_experiments_are_whole(workspace: Workspace, tried_file: Path) -> None:
+    """Each acknowledged start, end and list is there, and each list is counted once."""
+    tried = [line.split() for line in tried_file.read_text().split("\n")[:-1]]
+    started, ended, shown = ({name for kind, name in tried if kind == wanted} for wanted in ("start", "end", "shown"))
+    Tally(workspace).count()
+    with workspace.engine.connect() as connection:
+        experiments = connection.execute(select(schema.experiments)).all()
+        lists = list(connection.scalars(select(schema.impressions.c.list_id)))
+        counts = schema.impression_counts.c
+        counted = connection.scalar(select(func.sum(counts.n)).where(counts.what == "lists"))
+    assert started <= {row.id for row in experiments}
+    assert ended <= {row.id for row in experiments if row.state == "ended"}
+    assert [row.state for row in experiments].count("running") <= 1
+    assert shown <= set(lists)
+    assert counted == len(lists) == len(set(lists)) > 0
+    print(f"{len(started)} experiments started, {len(ended)} ended, {len(lists)} lists shown")
+
+
 def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Path) -> None:
     rng, acknowledged_file, forgotten_file = random.Random(0), tmp_path / "acknowledged", tmp_path / "forgotten"
-    stocked_file = tmp_path / "stocked"
-    victims = Victims(workspace, acknowledged_file, forgotten_file, stocked_file)
+    stocked_file, tried_file = tmp_path / "stocked", tmp_path / "tried"
+    victims = Victims(workspace, acknowledged_file, forgotten_file, stocked_file, tried_file)
     try:
         due = {name: time.monotonic() + rng.random() * life for name, life in LIVES.items()}
         for _ in range(N_KILLS):
@@ -102,6 +121,7 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
     assert len(stocked) == N_STOCKED
     assert is_available == (stock % 4 == 0)
     assert stock >= max(map(int, stocked_file.read_bytes().split()))
+    assert_experiments_are_whole(workspace, tried_file)
     assert forgotten <= to_be_forgotten <= {f"u{n}" for n in range(N_FORGETTABLE)}
     there = {row.event_id for row in rows}
     assert len(there) == len(rows)

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ import pyarrow as pa
 from sqlalchemy.exc import DBAPIError
 from streams import batch_of
 
-from fairstream.errors import FairstreamError
+from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import items, updates
+from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import Options, look, start, stop
+from fairstream.service.experiments import promote as promote_b
 from fairstream.service.forgetting import forget
+from fairstream.service.impressions import Shown, store
 from fairstream.service.registry import models, promote, rollback
+from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 
 _processes = multiprocessing.get_context("forkserver")
@@ -123,13 +129,44 @@ def feed_stock(folder: Path, notes: Path) -> None:
             time.sleep(0.02)
 
 
+def experiment(folder: Path, notes: Path, seed: int) -> None:
+    """Start, look at and end experiments forever; note each start and end and each list once it is acknowledged."""
+    rng = random.Random(seed)
+    with Workspace.open(folder) as workspace, notes.open("ab", buffering=0) as lines:
+        tally = Tally(workspace)
+        for n in range(10**9):
+            try:
+                with suppress(WorkspaceError):  # that of the process before
+                    stop(workspace, by="test")
+                b = rng.choice(models(workspace.engine)[:4]).id
+                found = start(workspace, Options(b=b, steps=[0.2, 0.5], step_hours=0), by="test")
+                lines.write(f"start {found.id}\n".encode())
+                arms = found.arms(workspace.secret)
+                for at in range(3):
+                    user, list_id = f"u{rng.randrange(500, 1000)}", f"{seed}-{n}-{at}"
+                    shown = Shown(user, ["i1", "i2"], now(), list_id)
+                    store(workspace, [[shown._replace(**arms.stamp(user, shown.items, list_id))]])
+                    lines.write(f"shown {list_id}\n".encode())
+                    tally.count()
+                    look(workspace)
+                if rng.random() < 0.3:
+                    promote_b(workspace, by="test")
+                else:
+                    stop(workspace, by="test")
+                lines.write(f"end {found.id}\n".encode())
+            except (FairstreamError, DBAPIError):
+                time.sleep(0.01)
+            else:
+                time.sleep(2 * _PAUSE_SECONDS)
+
+
 class Victims:
     """The processes of a workspace, each of which can be killed and started again."""
 
-    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path, stocked: Path) -> None:
+    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path, stocked: Path, tried: Path) -> None:
         self._workspace, self._acknowledged, self._forgotten, self._n = workspace, acknowledged, forgotten, 0
-        self._stocked, self._running = stocked, dict[str, Any]()
-        for name in ("ingest", "learn", "decide", "forget", "stock"):
+        self._stocked, self._tried, self._running = stocked, tried, dict[str, Any]()
+        for name in ("ingest", "learn", "decide", "forget", "stock", "experiment"):
             self._start(name)
 
     def _start(self, name: str) -> None:
@@ -141,6 +178,7 @@ class Victims:
             "decide": (decide, (folder, self._n)),
             "forget": (forget_people, (folder, self._forgotten, self._n)),
             "stock": (feed_stock, (folder, self._stocked)),
+            "experiment": (experiment, (folder, self._tried, self._n)),
         }
         target, args = task[name]
         self._running[name] = _processes.Process(target=target, args=args, daemon=True)

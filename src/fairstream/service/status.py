@@ -6,9 +6,12 @@ from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
 from fairstream.service.budget import PrivacyStatus
+from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.experiments import latest
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, latest_gap, score_in, why_no_gap
+from fairstream.service.impressions import Report
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, unpromoted_in_a_row
 from fairstream.service.settings import judged
@@ -37,6 +40,9 @@ class Status(BaseModel):
     n_forgettings_pending: int  # requests to forget people that are not completed
     n_waiting: int  # events that wait for the next update
     every: str | None
+    click_through: float | None  # of the lists that were shown in the last 24 hours
+    n_shown: int  # items in them
+    experiment: str | None  # the running experiment, in a sentence
 
     @classmethod
     def of(cls, workspace: Workspace) -> Status:
@@ -45,6 +51,9 @@ class Status(BaseModel):
         evaluation = (last[-1].evaluation or {}) if last else {}
         score = score_in(evaluation)
         released, gap = latest_gap(last)
+        shown = Report.of(engine, 24).everyone
+        with reading(engine) as connection:
+            experiment = latest(connection)
         return cls.model_validate(
             {
                 "model": current and current.model,
@@ -62,6 +71,9 @@ class Status(BaseModel):
                 "n_forgettings_pending": pending_requests(engine)[0],
                 "n_waiting": EventStore(workspace).n_open(),
                 "every": workspace.config.every,
+                "click_through": shown.click_through,
+                "n_shown": shown.shown,
+                "experiment": experiment.sentences[0] if experiment and experiment.ended is None else None,
             }
         )
 
@@ -78,6 +90,11 @@ class Status(BaseModel):
                 lines.append(self.trend)
             if self.largest_gap is not None and (noise := self.privacy.sentence) is not None:
                 lines.append(noise)
+        if self.click_through is not None:
+            shown = f"{self.n_shown:,} items that were shown in the last 24 hours"
+            lines.append(f"Click-through was {self.click_through:.2%} of {shown}.")
+        if self.experiment is not None:
+            lines.append(self.experiment)
         if (done := self.last_update) is not None:
             reason = f": {done.reason}" if done.reason else ""
             lines.append(
