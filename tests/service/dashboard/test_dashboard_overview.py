@@ -96,6 +96,9 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
         add_update(connection, 12, state="skipped", reason="3 users are too few", requested=BEGINS + 14 * DAY)
     assert status().level == "good"
     assert "skipped. 3 users are too few." in status().sentences[0]
+    with writing(workspace.engine) as connection:
+        add_update(connection, 13, id="i", state="interrupted", reason="the service ended", requested=BEGINS + 15 * DAY)
+    assert (status().level, status().sentences) == ("good", ["The last update was interrupted. The service ended."])
     decision = {"reason": "it got worse; it is less fair", "checks": [{"name": "drift", "ok": False}]}
     for n, level in ((1, "bad"), (2, "bad")):  # after one that was skipped
         t, id_ = 11 + n, f"candidate{n}"

@@ -69,8 +69,8 @@ def _up_to_date(overview: Overview, why: list[str]) -> Status:
 
 def _why_good(overview: Overview, serving: Model, state: str | None, reasons: list[str]) -> list[str]:
     newest = overview.newest
-    if state == "skipped":
-        return [f"The last update was skipped. {reason}" for reason in reasons]
+    if state in ("skipped", "interrupted"):
+        return [f"The last update was {state}. {reason}" for reason in reasons]
     if newest is not None and newest.id != serving.id and newest.state == "promoted":
         return [f"The newer model {newest.id} was taken out of service."]
     if is_manual(serving):
