@@ -10,6 +10,7 @@ from streams import SMALL, know, named_stream, take_in
 from fairstream.cli import main
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.audit import entries, verify
+from fairstream.service.database import connect, upgrade
 from fairstream.service.event_store import EventStore
 from fairstream.service.keys import find_key, list_keys, make_key
 from fairstream.service.settings import LiveConfig
@@ -63,6 +64,10 @@ def test_a_schema_is_taken_once_and_has_a_plain_name(address: str, tmp_path: Pat
     _create(tmp_path / "a", address, "a").close()
     with pytest.raises(WorkspaceError, match="holds a workspace already"):
         _create(tmp_path / "again", address, "a")
+    engine = connect(tmp_path, f"{address}&schema=killed")
+    upgrade(engine)  # what a killed `init` leaves
+    engine.dispose()
+    _create(tmp_path / "killed", address, "killed").close()
     for name in ("A", 'a"b', "1a", "a b"):
         with pytest.raises(ConfigurationError, match="a schema must be named"):
             _create(tmp_path / "bad", address, name)

@@ -35,14 +35,13 @@ from fairstream.service.database import (
     latest_revision,
     people_schema,
     reachable,
-    revision,
     select_rows,
     upgrade,
     writing,
 )
 from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
 from fairstream.service.settings import FILE
-from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empty, write_private
+from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empty, refuse_workspace, write_private
 
 FORMAT = 1
 _COMPRESSIONS = {".zst": "zstd", ".gz": "gzip"}
@@ -178,10 +177,7 @@ def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, dat
         engine = connect(folder / EVENTS_FILE, database)
         stack.callback(engine.dispose)
         stack.enter_context(reachable(engine))
-        if revision(engine) is not None:
-            with engine.connect() as connection:  # a restore that was killed leaves tables without content
-                if connection.scalar(sa.select(schema.secret_check.c.id)) is not None:
-                    raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
+        refuse_workspace(engine)
         if database is None:
             for name in (EVENTS_FILE, PEOPLE_FILE):
                 (folder / name).touch(mode=0o600)

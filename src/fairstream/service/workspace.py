@@ -40,6 +40,7 @@ from fairstream.service.database import (
     OF_SCHEMA,
     PEOPLE_FILE,
     connect,
+    latest_revision,
     need_current,
     reachable,
     read_text,
@@ -83,8 +84,7 @@ class Workspace:
             if database is None:
                 for name in (EVENTS_FILE, PEOPLE_FILE):  # SQLite gives its other files the mode of this one
                     os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
-            if revision(engine) is not None:
-                raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
+            refuse_workspace(engine)
             upgrade(engine)
             if database is not None:
                 write_private(folder / DATABASE, database.encode())
@@ -277,6 +277,15 @@ def _in_schema_of(other: str, url: str) -> str:
 def engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
     """Connect to the database of a workspace."""
     return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
+
+
+def refuse_workspace(engine: Engine) -> None:
+    """Raise if a database holds a workspace; a killed `init` or `restore` leaves tables without content."""
+    if (current := revision(engine)) is None:
+        return
+    with engine.connect() as connection:
+        if current != latest_revision() or connection.scalar(select(secret_check.c.id)) is not None:
+            raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
 
 
 def check_empty(folder: Path) -> bool:
