@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 from streams import know
+from typer.testing import CliRunner
 
+from fairstream.cli import app
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import experiments, registry, schema, updates
 from fairstream.service.arms import Arms, encode, interleave
@@ -25,6 +29,7 @@ from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.records import UnknownIdError
 from fairstream.service.settings import Every, Privacy
+from fairstream.service.status import Status
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
 from live_services import add_model
@@ -389,3 +394,36 @@ def test_the_files_of_both_arms_are_kept(shop: Shop) -> None:
     stop(shop.workspace, by="ann")
     registry.tidy(shop.workspace)
     assert shop.b not in shop.workspace.models.names()
+
+
+def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_path: Path) -> None:
+    def cli(*arguments: object) -> Any:
+        return CliRunner().invoke(app, ["experiment", *map(str, arguments)])
+
+    folder, options = shop.workspace.folder, tmp_path / "options.json"
+    options.write_text('{"max_users": 1000}')
+    done = cli("start", folder, shop.b, "--steps", "0.1,0.5", "--options", options, "--json", "-")
+    started = json.loads(done.stdout)
+    assert (started["share"], started["options"]["max_users"]) == (0.1, 1000)
+    assert "No impression of it has come in yet." in cli("status", folder).stdout
+    shown = CliRunner().invoke(app, ["status", str(folder)]).stdout
+    assert f"Experiment {started['id']} (split)" in shown
+    assert "has ended" in cli("stop", folder).stdout
+    for arguments, sentence in (
+        (("stop", folder), "no experiment is running"),
+        (("start", folder, shop.b, "--steps", "half"), "--steps must be shares with commas"),
+        (("start", folder, "m"), "there is no model 'm'"),
+    ):
+        failed = cli(*arguments)
+        assert failed.exit_code != 0
+        assert sentence in f"{failed.exception} {failed.output}"
+    assert "is in service" in cli("promote", folder).stdout
+
+
+def test_click_through_is_in_the_status(shop: Shop) -> None:
+    assert Status.of(shop.workspace).click_through is None
+    shop.start()
+    shop.visit(50, (0.1, 0.1))
+    status = Status.of(shop.workspace)
+    assert status.n_shown == 500
+    assert any(line.startswith("Click-through was ") for line in status.sentences())
