@@ -80,6 +80,7 @@ def main() -> None:
         for start in range(0, options.items, 100_000):
             store(workspace.engine, items[start : start + 100_000])
         stored = time.perf_counter()
+        del items
         reader, serving = CatalogueReader(workspace.engine, workspace.config.items.properties), Serving()
         serving.set_shop(reader.catch_up())
         read = time.perf_counter()

@@ -53,9 +53,12 @@ class Catalogue:
         self, item_ids: Sequence[str], available: Sequence[bool], properties: Sequence[Mapping[str, Any]]
     ) -> Catalogue:
         """Describe different items anew, known or new; a value of another type than declared is missing."""
-        known = self.item_ids.copy()
-        rows, n = known.extend(item_ids), len(known)
-        known.indexed()  # once, and not again in each copy
+        known = self.item_ids
+        if not len(known) or (rows := known.lookup(item_ids)).min(initial=0) < 0:
+            known = known.copy()  # which takes a while for a million items
+            rows = known.extend(item_ids)
+            known.indexed()  # once, and not again in each copy
+        n = len(known)
         is_available = self.available
         if n > len(self) or not np.array_equal(is_available[rows], available):
             is_available = _extended(is_available, n, filler=True)
