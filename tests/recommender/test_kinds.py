@@ -154,7 +154,9 @@ def test_items_of_a_returning_kind_are_recommended_and_tested_again() -> None:
     items = {user: {row["item_id"] for row in lists if row["user_id"] == user} for user in ("ann", "bob")}
     assert items == {"ann": {"tea", "oil"}, "bob": {"tea", "oil"}}  # tea was viewed, and jam was bought
     again = table(("ann", "tea", 9, "view"), ("ann", "tea", 10, "purchase"), ("ann", "tea", 11, "purchase"))
-    assert recommender.evaluate(again, task="event", k=2, n_resamples=0).tested.n_positives.tolist() == [1, 1]
+    tested = recommender.evaluate(again, task="event", k=2, n_resamples=0)
+    assert tested.tested.n_positives.tolist() == [1, 1]
+    assert tested.metrics["recall@2"].mean == 1.0  # both lists hold it, although it was viewed before them
     recommender.update(again)
     assert "tea" not in recommender.recommend("ann", k=3)["item_id"].to_pylist()
 

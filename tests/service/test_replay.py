@@ -97,6 +97,8 @@ def test_parts_with_too_few_users_join(new_workspace: Maker) -> None:
     periods = closed_periods(workspace.engine)
     assert 2 <= len(periods) < 11
     assert all(period.evaluation["n_tested_users"] >= 110 for period in periods[1:] if period.evaluation)
+    assert EventStore(workspace).n_open() > 0  # the end has too few, and waits
+    assert updates.request_if_due(workspace, Every.parse("1d"), "schedule") is None
 
 
 def test_events_of_a_day_are_one_period(new_workspace: Maker) -> None:

@@ -270,8 +270,10 @@ def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bo
         longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
         wait = min(longest, _FIRST_RETRY * 2 ** (_n_failed(connection) - 1))
         return not 0 <= at - before.finished < wait  # a time ahead is that of a wrong clock
+    # The end of a history may have too few users to judge by; it waits for more events, as any others do.
+    is_replaying = replay.goes_on(connection) and (before is None or before.state != "skipped")
     # A full period refuses events, so that no schedule of events comes due.
-    if replay.goes_on(connection) or is_full(latest - last_closed_seq, limits):
+    if is_replaying or is_full(latest - last_closed_seq, limits):
         return True
     if every.unit == "events":
         tried = before.last_seq if before is not None and before.state == "skipped" else 0
