@@ -34,7 +34,7 @@ from sqlalchemy import func, select
 from benchmarks.live_load import Place, free_port, serving
 from benchmarks.shop_page import write_page
 from benchmarks.shop_visits import AT_ONCE, Hour, Shop, at_once
-from benchmarks.shop_world import GROUPS, KINDS, World, profile
+from benchmarks.shop_world import DRIFT, EXPERIMENT, FLOOD, GROUPS, KINDS, OUTAGE, PROMOTION, RECALL, World, profile
 from fairstream.service import schema
 from fairstream.service.keys import make_key
 from fairstream.service.settings import EventKinds, Gate, Limits, LiveConfig, Privacy
@@ -44,7 +44,6 @@ STEPS = 12  # of an hour; in each some people come at the same time
 N_BOTS, N_FLOOD = 5, 20_000
 DRIFT_GROUP, DRIFT_SHARE = 1, 0.4
 OUTAGE_SECONDS = 30.0
-RECALL, DRIFT, PROMOTION, FLOOD, OUTAGE, EXPERIMENT = 11, 12, (14, 16), 15, 17, 18  # hours of the day
 DAY = 86_400.0
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shop_world import GROUPS
+from benchmarks.shop_world import EXPERIMENT, GROUPS
 from fairstream.pages.rendering import read_asset
 from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
 from fairstream.service.dashboard.web import environment
@@ -33,6 +33,7 @@ def write_page(path: Path, day: dict[str, Any]) -> None:
         hours=hours,
         totals=totals(hours),
         charts=_charts(hours),
+        arms=_arms(day["experiment"], hours),
     )
     path.write_text(page, encoding="utf-8")
 
@@ -46,6 +47,18 @@ def totals(hours: Hours) -> dict[str, dict[str, float]]:
             for what, n in hour["groups"].get(name, {}).items():
                 sums[what] = sums.get(what, 0) + n
         found[name] = {**sums, **_ratios(sums)}
+    return found
+
+
+def _arms(experiment: dict[str, Any] | None, hours: Hours) -> dict[str, float]:
+    """Return the true utility of the lists of each arm's model in the hours of the experiment."""
+    if experiment is None or experiment["a"] == experiment["b"]:
+        return {}
+    found = {}
+    for arm in ("a", "b"):
+        sums = [hour["models"].get(experiment[arm], {}) for hour in hours if hour["hour"] >= EXPERIMENT]
+        visits = sum(each.get("visits", 0) for each in sums)
+        found[arm.upper()] = sum(each.get("served", 0) for each in sums) / max(1, visits)
     return found
 
 

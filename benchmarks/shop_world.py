@@ -14,6 +14,7 @@ CATEGORIES = ("shoes", "coats", "bags", "books", "games", "lamps", "chairs", "te
 N_BRANDS, N_DIMENSIONS, K = 120, 16, 20
 HOURS = np.array([2, 1, 1, 1, 1, 2, 4, 7, 9, 9, 9, 9, 10, 9, 8, 8, 9, 11, 13, 15, 16, 14, 9, 4], float)
 """How many people visit in each hour of the day, up to a factor."""
+RECALL, DRIFT, PROMOTION, FLOOD, OUTAGE, EXPERIMENT = 11, 12, (14, 16), 15, 17, 18  # hours of the script
 _SCALE, _BIAS = 7.0, 6.6  # a random item is clicked in one case of a hundred, the best ones in about half
 _POSITION = np.arange(1, K + 1) ** -0.6  # how likely a person looks at each position
 _N_BROWSED = 300  # items among which people who search find theirs
