@@ -87,10 +87,15 @@ class Day:
         """Request an update; return why there is none. While an experiment runs, no update starts."""
         if self.experiment is not None:
             return None
-        answer = await self._ask("POST", "/v1/updates")
+        answer = None
+        for _ in range(5):  # the process of an update ends a moment after the update
+            answer = await self._ask("POST", "/v1/updates")
+            if answer is None or answer.status_code != 409:
+                break
+            await asyncio.sleep(0.5)
         if answer is None or answer.status_code >= 500:
             return "no update: the service does not answer"
-        return None if answer.status_code == 202 else "no update: that of the hour before still runs"
+        return None if answer.status_code == 202 else f"no update: {answer.json()['detail']}"
 
     async def outcomes(self) -> list[str]:
         """Return how updates ended that had not ended before."""
