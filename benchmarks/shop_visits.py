@@ -68,7 +68,7 @@ class Shop:
             base_url=f"http://127.0.0.1:{place.port}",
             headers={"Authorization": f"Bearer {place.key}"},
             timeout=httpx.Timeout(10.0),
-            limits=httpx.Limits(max_connections=AT_ONCE),
+            limits=httpx.Limits(max_connections=AT_ONCE, keepalive_expiry=2.0),  # before the server closes them
         )
         self.partner = {"Authorization": f"Bearer {partner}"}
         self.hour = Hour(0)
