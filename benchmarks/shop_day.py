@@ -128,10 +128,9 @@ class Day:
             shop.world.popularity *= 0.95  # recent events count most
             people = profile(clock, shop.world.rng, shop.world, self.options.visits)
             for step, some in enumerate(np.array_split(people, STEPS)):
+                hour.notes += [words async for words in self.happen(clock, step)]
                 if len(some):
                     await shop.serve(some.tolist())
-                for word in [event async for event in self.happen(clock, step)]:
-                    hour.notes.append(word)
                 await asyncio.sleep(max(0.0, begin + (step + 1) * pause - time.monotonic()))
             if at and self.experiment is None:  # a machine that is too slow for the hour gets more time
                 hour.notes += [await self.wait_for_update(self.options.patience)]
