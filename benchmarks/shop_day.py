@@ -81,7 +81,9 @@ class Day:
         await shop.feed(range(len(world.items)))
         print(f"{len(events):,} events of the past", flush=True)
         await self.update()
-        print(await self.wait_for_update(3600), flush=True)
+        while await self.is_updating():  # a history that is imported is replayed in several periods
+            await asyncio.sleep(1.0)
+        print("; ".join(await self.outcomes()), flush=True)
 
     async def update(self) -> str | None:
         """Request an update; return why there is none. While an experiment runs, no update starts."""
@@ -104,6 +106,15 @@ class Day:
         ended = [row for row in reversed(rows) if row["finished"] and row["id"] not in self.ended]
         self.ended.update(row["id"] for row in ended)
         return [f"update {row['state']}: {row['reason']}" for row in ended]
+
+    async def is_updating(self) -> bool:
+        """Return whether an update is queued or running, now or a moment later."""
+        for _ in range(3):
+            answer = await self._ask("GET", "/v1/updates?limit=1")
+            if answer is None or answer.status_code != 200 or not all(row["finished"] for row in answer.json()["data"]):
+                return True
+            await asyncio.sleep(0.5)
+        return False
 
     async def wait_for_update(self, seconds: float) -> str:
         """Wait until another update has ended."""
