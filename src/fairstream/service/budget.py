@@ -23,11 +23,11 @@ from fairstream.service.people import in_parts
 from fairstream.service.records import Record, Time
 from fairstream.service.settings import Privacy
 
-SHARES: Final = {"sizes": 0.05, "report": 0.5, "gate": 0.2, "target": 0.25}
+SHARES: Final = {"sizes": 0.05, "report": 0.6, "gate": 0.15, "target": 0.2}
 """How the budget is divided: the sizes of groups among all people, the numbers of periods, the gate, the target."""
 DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
-_FIRST = 30 * DAY  # the first numbers may cost what accrues in so much time
+_FIRST = 31 * DAY  # the first numbers may cost what accrues in so much time
 
 
 class Spend(Record):

@@ -196,12 +196,12 @@ class Release:
 def people_needed(epsilon: float, quality: float, days: float) -> int:
     """About how many people two equal groups need for a gap to be published every so many days.
 
-    `quality` is everyone's mean; the variance of users' values is taken to be half of what hits would have.
+    `quality` is everyone's mean; the variance of users' values is taken to be a quarter of what hits would have.
 
     >>> people_needed(4.0, 0.14, 30), people_needed(4.0, 0.14, 91)
-    (2137, 705)
+    (3561, 1174)
     """
-    b, variance = max(1 - quality, quality), quality * (1 - quality) / 2
+    b, variance = max(1 - quality, quality), quality * (1 - quality) / 4
     accrued = SHARES["report"] * mu_of(epsilon) ** 2 * days * DAY / QUARTER
     return math.ceil(4 * b**2 / (_AIM**2 * variance * (1 - _OF_SIZES) * accrued))
 
