@@ -101,8 +101,8 @@ class _Batch:
         self._votes: dict[tuple[str, str], str] = {}
         for row in self.lists:
             self._add(row, "lists", "" if row.arms.islower() else row.arms)
-            for position in range(len(row.items)):
-                self._add(row, "shown", _arm(row, position), is_of_user=True)
+            for arm, n in Counter(row.arms.upper()).items() if row.arms.islower() else [(row.arms, len(row.items))]:
+                self._add(row, "shown", arm, n, is_of_user=True)
         self._attribute(self._shown_before(connection, last), config.events)
 
     def _shown_before(self, connection: Connection, last: int) -> _Showings:
@@ -111,12 +111,13 @@ class _Batch:
             return {}
         first, until = min(event.time for event in self.events), max(event.time for event in self.events)
         within = (_rows.c.seq <= last, _rows.c.time >= first - self._window, _rows.c.time <= until)
-        shown = defaultdict(list)
+        shown, wanted = defaultdict(list), {(event.user_id, event.item_id) for event in self.events}
         for part in in_parts(sorted({event.user_id for event in self.events}), 1000):
             of_users = select(_rows).where(_rows.c.user_id.in_(part), *within).order_by(_rows.c.time, _rows.c.seq)
             for row in connection.execute(of_users):
                 for position, item in enumerate(row.items):
-                    shown[row.user_id, item].append((row.time, position, row))
+                    if (row.user_id, item) in wanted:
+                        shown[row.user_id, item].append((row.time, position, row))
         return shown
 
     def _attribute(self, shown: _Showings, kinds: EventKinds) -> None:
@@ -139,12 +140,12 @@ class _Batch:
             if before != _CONVERTED == outcomes[position]:
                 self._add(row, "converted", arm, is_of_user=True)
 
-    def _add(self, row: Row[Any], what: str, arm: str, *, is_of_user: bool = False) -> None:
-        self.n[row.time // HOUR, row.experiment, arm, row.model, what] += 1
+    def _add(self, row: Row[Any], what: str, arm: str, n: int = 1, *, is_of_user: bool = False) -> None:
+        self.n[row.time // HOUR, row.experiment, arm, row.model, what] += n
         if is_of_user and arm and row.experiment:
             of_user = self._users[row.experiment, row.user_id]
-            of_user[what] += 1
-            of_user[row.arms] += 1
+            of_user[what] += n
+            of_user[row.arms] += n
 
     def write(self, connection: Connection) -> None:
         """Store the counts."""
