@@ -215,7 +215,7 @@ Every = Annotated[
     str | None,
     typer.Option(
         metavar="SCHEDULE",
-        help='When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events".',
+        help='When the service updates by itself: "1d", "1d at 03:00" (UTC), "6h", "30m", "90s" or "10000 events".',
         show_default="as configured, else on request",
     ),
 ]
