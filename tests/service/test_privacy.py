@@ -263,6 +263,16 @@ def test_no_quarter_spends_more_than_its_budget(steps: list[tuple[int, float, st
     assert sum(map(budget.limit, SHARES)) == pytest.approx(mu_of(epsilon) ** 2)
 
 
+def test_the_first_update_publishes_sizes_by_which_costs_are_reckoned() -> None:
+    codes, budget = np.repeat([0, 1], [1600, 400]).astype(np.int16), Budget(ON, at=QUARTER)
+    Release(b"a", 20, "x", budget).all_sizes(codes, NAMES)
+    [row] = budget.new
+    assert row["what"] == "sizes"
+    assert row["published"]["majority"] == pytest.approx(1600, abs=60)
+    Release(b"a", 20, "y", budget).all_sizes(codes, NAMES)
+    assert len(budget.new) == 1  # the next ones follow in a month
+
+
 def test_while_history_is_replayed_nothing_is_spent() -> None:
     values, codes = crowd(3000, np.random.default_rng(0))
     for waits in (True, False):
