@@ -10,6 +10,7 @@ not depend on what was learned.
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 import threading
 import time
@@ -108,6 +109,8 @@ def main() -> None:
         print(f"a first list, 64 together: {1e3 * (time.perf_counter() - begin) / len(users):.1f} ms each")
         for where in FILTERS.values():  # what the first request of a kind compiles
             current.recommend("u0", K, where=where.format(1))
+        gc.collect()
+        gc.freeze()  # as the service does
         thread, begin = threading.Thread(target=feed), time.perf_counter()
         thread.start()
         print("\nfilter | p50 ms | p99 ms | longest | p99 of the processor, without waiting for others")

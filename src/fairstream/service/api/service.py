@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -65,7 +66,7 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         steps = {
             "keys": (lambda: asyncio.to_thread(self.keys.read), POLL_SECONDS),
-            "follower": (lambda: asyncio.to_thread(self.follower.follow), EVERY_SECONDS),
+            "follower": (lambda: asyncio.to_thread(self._follow), EVERY_SECONDS),
             "forgetting": (self.forgetter.step, _FORGET_SECONDS),
             "impressions": (lambda: asyncio.to_thread(self._tally_and_look), _TALLY_SECONDS),
             "metrics": (lambda: asyncio.to_thread(self.measure), _MEASURE_SECONDS),
@@ -90,6 +91,14 @@ class Service:
             # A cancelled task may still use the database in its thread.
             await asyncio.get_running_loop().shutdown_default_executor()
             self.workspace.close()
+
+    def _follow(self) -> None:
+        self.follower.follow()
+        if not gc.get_freeze_count():
+            # Parsing JSON sets off full collections. Over all that was imported and loaded each of them stops every
+            # thread for half a second.
+            gc.collect()
+            gc.freeze()
 
     def problems(self) -> list[str]:
         problem, late = self.serving.status().problem, _LATE_SECONDS
