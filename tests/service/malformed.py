@@ -14,7 +14,7 @@ MARK = "canary"
 """Stands in ids that are sent; it must never be found in a log."""
 BAD_IDS: list[Any] = [
     "", "\x00", f"{MARK}\x00", f"{MARK}\n", "\x1f", "\x7f", "\x85", MARK * 50, "é" * 257, "\ud800", f"{MARK}\udfff",
-    None, True, False, 1.5, -0.0, float("nan"), float("inf"), [], {}, [MARK], {"id": MARK}, 10**300, [[[[]]]],
+    None, True, False, 1.5, -0.5, float("nan"), float("inf"), [], {}, [MARK], {"id": MARK}, 10**300, [[[[]]]],
 ]  # fmt: skip
 BAD_TIMES: list[Any] = [
     None, True, "", "now", "2026-13-01", "2026-02-30T00:00:00Z", "0001-01-01T00:00:00+23:59",
