@@ -307,25 +307,25 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "item-item", "transitions", "blend"])
-def test_a_mapped_checkpoint_recommends_and_observes_the_same_and_learns_nothing(model: str, tmp_path: Path) -> None:
+def test_a_frozen_checkpoint_recommends_and_observes_the_same_and_learns_nothing(model: str, tmp_path: Path) -> None:
     recommender, (_, later, _) = fitted(model), parts()[0]
     recommender.save(tmp_path)
-    mapped = fairstream.load(tmp_path, mapped=True)
+    frozen = fairstream.load(tmp_path, frozen=True)
     content = tensor_file(tmp_path).read_bytes()
-    assert recommended(mapped) == recommended(recommender)
-    for each in (mapped, recommender):
+    assert recommended(frozen) == recommended(recommender)
+    for each in (frozen, recommender):
         each.observe(later.slice(0, 100))
-    assert recommended(mapped) == recommended(recommender)
+    assert recommended(frozen) == recommended(recommender)
     for forbidden in (
-        lambda: mapped.update(later),
-        lambda: mapped.forget(STREAM.events["user_id"][0].as_py()),
-        lambda: mapped.save(tmp_path / "copy"),
+        lambda: frozen.update(later),
+        lambda: frozen.forget(STREAM.events["user_id"][0].as_py()),
+        lambda: frozen.save(tmp_path / "copy"),
     ):
         with pytest.raises(ConfigurationError, match="load it without"):
             forbidden()
     assert tensor_file(tmp_path).read_bytes() == content
     tensor_file(tmp_path).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert "do not match their checksum" in the_sentence(lambda: fairstream.load(tmp_path, mapped=True))
+    assert "do not match their checksum" in the_sentence(lambda: fairstream.load(tmp_path, frozen=True))
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────

@@ -175,7 +175,7 @@ def test_times_are_kept_with_the_events(tmp_path: Path) -> None:
     known, users = seconds_of(rec), rec.state.history.users
     assert len(known) == len(rec.state.history)
     rec.save(tmp_path / "saved")
-    for loaded in (fs.load(tmp_path / "saved"), fs.load(tmp_path / "saved", mapped=True)):
+    for loaded in (fs.load(tmp_path / "saved"), fs.load(tmp_path / "saved", frozen=True)):
         assert seconds_of(loaded) == known
         assert loaded.recommend(USERS, at=LAST + 10**7).equals(rec.recommend(USERS, at=LAST + 10**7))
     row = rec.state.user_ids.row_of("u3")

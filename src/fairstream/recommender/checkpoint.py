@@ -7,7 +7,6 @@ old one until that moment, the new one after it. Nothing is ever unpickled.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -75,10 +74,10 @@ def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
         ) from None
 
 
-def read_checkpoint(folder: Path, *, mapped: bool = False, n_retries: int = 20) -> tuple[dict[str, Any], Tensors]:
+def read_checkpoint(folder: Path, *, n_retries: int = 20) -> tuple[dict[str, Any], Tensors]:
     """Read the manifest and the tensors.
 
-    With `mapped` the tensors stay in the file, whose pages are read on demand; writing to a tensor does not change it.
+    Nothing of the file stays mapped: whoever cut it short would kill the process (SIGBUS).
     """
     manifest: dict[str, Any] = {}
     try:
@@ -88,16 +87,13 @@ def read_checkpoint(folder: Path, *, mapped: bool = False, n_retries: int = 20) 
                 f"{folder} has checkpoint format {manifest['format']}, this version reads {FORMAT}; "
                 f"use the version of fairstream that wrote it"
             )
-        path = folder / manifest["tensors"]["file"]
-        content = b"" if mapped else path.read_bytes()
-        with path.open("rb") if mapped else io.BytesIO(content) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != manifest["tensors"]["sha256"]:
+        content = (folder / manifest["tensors"]["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest["tensors"]["sha256"]:
             raise CheckpointError(f"{folder} is damaged: its tensors do not match their checksum; use another copy")
-        return manifest, safetensors.torch.load_file(path) if mapped else safetensors.torch.load(content)
+        return manifest, safetensors.torch.load(content)
     except FileNotFoundError as error:
         if manifest and n_retries:  # a process that saves removes the old tensors once the new manifest exists
-            return read_checkpoint(folder, mapped=mapped, n_retries=n_retries - 1)
+            return read_checkpoint(folder, n_retries=n_retries - 1)
         raise CheckpointError(f"{folder} is not a whole checkpoint: {Path(error.filename).name} is missing") from None
     except OSError as error:
         if isinstance(error, CheckpointError):
@@ -203,11 +199,11 @@ def read_options(path: str | Path, manifest: Mapping[str, Any], given: Mapping[s
 
 
 def read_state(
-    path: str | Path, manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, mapped: bool = False
+    path: str | Path, manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, frozen: bool = False
 ) -> State:
-    """The state of a checkpoint; with `mapped` it uses the tensors themselves and has no optimizer."""
+    """The state of a checkpoint; with `frozen` it uses the tensors themselves and has no optimizer."""
     try:
-        return _read_state(manifest, tensors, trainer, mapped=mapped)
+        return _read_state(manifest, tensors, trainer, frozen=frozen)
     except RuntimeError:  # what PyTorch raises for tensors of other names or shapes
         raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
     except (KeyError, OverflowError, TypeError, ValueError) as error:
@@ -218,7 +214,7 @@ def _damaged(path: str | Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes ({error})")
 
 
-def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, mapped: bool) -> State:
+def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, frozen: bool) -> State:
     users, items, pending, unlearned = (
         tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending", "unlearned")
     )
@@ -242,7 +238,7 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
         fields["memory"] = {}  # it is that of another strategy
     groups = Groups(saved["attribute"], tuple(saved["names"]), tensors["groups/codes"].numpy(), saved["choice"])
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
-    options = {"with_times": bool(manifest["reads_times"]), "mapped": mapped}
+    options = {"with_times": bool(manifest["reads_times"]), "frozen": frozen}
     model, optimizer = trainer.models.load(history, tensors, int(manifest["started_at"]), features, **options)
     return State(
         model,

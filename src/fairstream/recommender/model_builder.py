@@ -95,12 +95,12 @@ class ModelBuilder:
         features: Codes | None = None,
         *,
         with_times: bool | None = None,
-        mapped: bool = False,
+        frozen: bool = False,
     ) -> Trained:
-        """Build the model and the optimizer of `tensors_of`; with `mapped` no optimizer, and nothing is copied."""
+        """Build the model and the optimizer of `tensors_of`; with `frozen` no optimizer, and nothing is copied."""
         model = self.new(history, started_at, features, with_times=with_times)
-        optimizer = None if mapped else self.optimizer(model)
-        optimizers.load_tensors(model, optimizer, tensors, assign=mapped)
+        optimizer = None if frozen else self.optimizer(model)
+        optimizers.load_tensors(model, optimizer, tensors, assign=frozen)
         return model.eval(), optimizer
 
     def _twin(self, state: State) -> Trained:

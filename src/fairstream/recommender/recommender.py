@@ -137,7 +137,7 @@ class FairRecommender(ReprMixin):
         """The report of the last `fit` or `update`."""
         self.notes: tuple[str, ...] = ()
         """One sentence for each unusual thing about the last `fit`, `update` or `observe`."""
-        self._is_mapped = False
+        self._is_frozen = False
         self._states = StateHolder()
 
     @classmethod
@@ -332,7 +332,7 @@ class FairRecommender(ReprMixin):
             self._trainer = replace(self._trainer, recipe=replace(self.recipe, model=model))
             candidate = self._trainer_with(groups).fit(first, on_epoch, columns=log.columns)
             self.last_update = self._states.commit(candidate, None, self._trainer)
-            self._is_mapped = False
+            self._is_frozen = False
             notes = (NO_GROUPS,) if groups.is_empty else self._trainer.notes_on_fairness(groups)
             self.notes = (*log.notes, *notes, *candidate.update.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
@@ -969,7 +969,7 @@ class FairRecommender(ReprMixin):
         metrics: Metrics | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
         engine: EngineName | None = None,
-        mapped: bool = False,
+        frozen: bool = False,
     ) -> FairRecommender:
         """Read a checkpoint, by default onto the device that it was saved from.
 
@@ -986,9 +986,9 @@ class FairRecommender(ReprMixin):
             Replaces the settings that it names.
         metrics, device, engine
             As for the constructor.
-        mapped
-            Map the model's file into memory, without the optimizer, so that processes share it. The result can
-            recommend and observe events; it cannot learn, forget or be saved.
+        frozen
+            Leave out the optimizer, which takes most of the memory. The result can recommend and observe events;
+            it cannot learn, forget or be saved.
 
         Raises
         ------
@@ -1011,8 +1011,8 @@ class FairRecommender(ReprMixin):
         True
 
         """
-        manifest, tensors = read_checkpoint(Path(path), mapped=mapped)
-        runtime = RuntimeConfig(device="cpu" if mapped else device or manifest.get("device", "auto"))
+        manifest, tensors = read_checkpoint(Path(path))
+        runtime = RuntimeConfig(device="cpu" if frozen else device or manifest.get("device", "auto"))
         runtime.torch_device()  # a missing device is no fault of the checkpoint
         given = {"model": model, "fairness": fairness, "target": target, "strategy": strategy, "training": training}
         options = read_options(path, manifest, given)
@@ -1027,8 +1027,8 @@ class FairRecommender(ReprMixin):
         parts = {name: value for name, value in options.items() if name in given}
         recipe = Recipe.resolve(**parts, **{name: manifest["recipe"].get(name) for name in flat})
         recommender._trainer = replace(recommender._trainer, recipe=recipe)
-        recommender._states.replace(read_state(path, manifest, tensors, recommender._trainer, mapped=mapped))
-        recommender._is_mapped = mapped
+        recommender._states.replace(read_state(path, manifest, tensors, recommender._trainer, frozen=frozen))
+        recommender._is_frozen = frozen
         return recommender
 
     # ── the state ────────────────────────────────────────────────────────────────────────
@@ -1051,9 +1051,9 @@ class FairRecommender(ReprMixin):
         return copy.copy(self)
 
     def _require_optimizer(self, task: str) -> None:
-        if self._is_mapped:
+        if self._is_frozen:
             raise ConfigurationError(
-                f"this recommender was loaded with mapped=True, to recommend from, and cannot {task}; load it without"
+                f"this recommender was loaded with frozen=True, to recommend from, and cannot {task}; load it without"
             )
 
     def _read_more(self, state: State, events: Any, users: Any, items: Any) -> EventLog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import time
@@ -287,3 +288,19 @@ def test_a_model_that_cannot_be_fetched_keeps_nobody_from_being_forgotten(
     monkeypatch.undo()
     follower.poll()
     assert serving.status().model == second
+
+
+@pytest.mark.few(1)
+def test_lists_go_on_when_the_file_of_the_model_that_answers_is_cut_short(new_workspace: NewWorkspace) -> None:
+    """A process that had mapped the file would be killed."""
+    workspace = new_workspace()
+    model = add_model(workspace)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    (file,) = workspace.models.path(model).glob("*.safetensors")
+    os.truncate(file, 0)
+    store(workspace, ("u1", "1"))
+    follower.poll()
+    for user in ("u1", "nobody"):
+        assert serving.current.recommend(user, N_ITEMS).items
+    assert serving.status()[:3] == (model, "model", None)

@@ -188,7 +188,7 @@ class Follower:
             if not is_wanted and self._serving.status().model == candidate.model:
                 break  # the present model is the best one
             try:
-                state = load(self._workspace.models.path(candidate.folder), mapped=True).state
+                state = load(self._workspace.models.path(candidate.folder), frozen=True).state
                 model = ServingModel(state, candidate.model, cached_lists=self._max_lists)
             except WorkspaceError:
                 raise  # the database, not the model
@@ -233,7 +233,7 @@ class Follower:
         if time.monotonic() < self._retry_b_at:
             return
         try:
-            state = load(self._workspace.models.path(b.folder), mapped=True).state
+            state = load(self._workspace.models.path(b.folder), frozen=True).state
             model = ServingModel(state, b.id, cached_lists=self._max_lists)
             if running.options.rules is not None:
                 kinds = self._workspace.config.items.properties
