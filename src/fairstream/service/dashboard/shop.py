@@ -59,12 +59,12 @@ class Shown(NamedTuple):
 
     n_lists: int
     n_items: int  # different ones
-    n_available: int  # in the catalogue
+    n_known: int  # in the catalogue, withdrawn ones too
     most: list[tuple[str, int]]  # with the numbers of people
 
     @property
     def coverage(self) -> float | None:
-        return min(1.0, self.n_items / self.n_available) if self.n_lists and self.n_available else None
+        return min(1.0, self.n_items / self.n_known) if self.n_lists and self.n_known else None
 
 
 def shown(engine: Engine) -> Shown:
@@ -73,13 +73,13 @@ def shown(engine: Engine) -> Shown:
     query = select(lists.user_id, lists["items"]).order_by(lists.seq.desc()).limit(_N_LISTS)
     with reading(engine) as connection:
         rows = connection.execute(query).all()
-        n_available = connection.scalar(select(func.count()).select_from(items).where(items.c.available)) or 0
+        n_known = connection.scalar(select(func.count()).select_from(items)) or 0
     people = defaultdict[str, set[str]](set)
     for user, held in rows:
         for item in held:
             people[item].add(user)
     most = sorted(((item, len(users)) for item, users in people.items()), key=lambda pair: (-pair[1], pair[0]))
-    return Shown(len(rows), len(people), n_available, [each for each in most[:_N_ITEMS] if each[1] >= _MIN_PEOPLE])
+    return Shown(len(rows), len(people), n_known, [each for each in most[:_N_ITEMS] if each[1] >= _MIN_PEOPLE])
 
 
 def chosen_most(engine: Engine, kinds: Sequence[str]) -> list[tuple[str, int]]:
