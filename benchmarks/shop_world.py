@@ -79,7 +79,8 @@ class World:
 
     def p_click(self, people: Sequence[int]) -> Array:
         """Return the probability that each person clicks each item when seeing it; 0 for what nobody can have."""
-        p = _click(self.tastes[people] @ self.vectors.T, self.quality)
+        # Not by @: stopping PostgreSQL forks this process, and a fork inside of OpenBLAS's threads never comes back.
+        p = _click(np.einsum("pd,id->pi", self.tastes[people], self.vectors), self.quality)
         p[:, ~self.is_sold] = 0
         for row, person in enumerate(people):
             p[row, list(self.had[person])] = 0
