@@ -62,14 +62,11 @@ def rows_of(workspace: Workspace) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
-@pytest.mark.parametrize("suffix", ["zst", "gz"])
-def test_a_restored_workspace_is_the_same(
-    learned: Workspace, tmp_path: Path, new_database: NewDatabase, suffix: str
-) -> None:
-    take(learned, "after", "é\n😀".replace("\n", ""))
+def test_a_restored_workspace_is_the_same(learned: Workspace, tmp_path: Path, new_database: NewDatabase) -> None:
+    take(learned, "after", "é😀", "gone")
+    forget(learned, ["gone"], by="test")  # the number of that event is not given again
     key = make_key(learned.engine, "reader", "read")
-    file = tmp_path / f"shop.tar.{suffix}"
-    contents = backup(learned, file)
+    contents = backup(learned, file := tmp_path / "shop.tar.zst")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert contents.n_events == len(users_of(learned))
     again = tmp_path / "again"
@@ -126,7 +123,7 @@ def test_what_was_acknowledged_is_in_it_while_others_write(
             while len(acknowledged) < 20 * (n + 1):
                 time.sleep(0.01)
             before = list(acknowledged)
-            backup(workspace, file := tmp_path / f"{n}.tar.gz")
+            backup(workspace, file := tmp_path / f"{n}.tar.zst")
             restore(file, folder := tmp_path / f"{n}", None, database=new_database(), by="test")
             with Workspace.open(folder) as restored:
                 users = users_of(restored)
@@ -179,10 +176,10 @@ def test_a_forgetting_is_noted_beside_the_database(new_workspace: Maker) -> None
 
 def rewritten(file: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
     """The backup with some of its files changed or left out."""
-    other = file.with_name("changed.tar.gz")
-    with tarfile.open(fileobj=pa.input_stream(str(file), compression="gzip"), mode="r|") as tar:
+    other = file.with_name("changed.tar.zst")
+    with tarfile.open(fileobj=pa.input_stream(str(file), compression="zstd"), mode="r|") as tar:
         files = [(info, tar.extractfile(info).read()) for info in tar]  # type: ignore[union-attr]
-    with tarfile.open(other, "w:gz") as tar:
+    with pa.CompressedOutputStream(str(other), "zstd") as stream, tarfile.open(mode="w|", fileobj=stream) as tar:
         for info, content in files:
             if (changed := change(info.name, content)) is not None:
                 info.size = len(changed)
@@ -210,7 +207,7 @@ def test_a_broken_backup_is_one_sentence_and_leaves_nothing(
 ) -> None:
     workspace, database = new_workspace(), new_database()
     take(workspace, "u")
-    backup(workspace, file := tmp_path / "shop.tar.gz")
+    backup(workspace, file := tmp_path / "shop.tar.zst")
     broken = rewritten(file, BROKEN[sentence])
     places = set(tmp_path.iterdir())
     with pytest.raises(WorkspaceError, match=sentence) as told:
@@ -224,19 +221,18 @@ def test_a_broken_backup_is_one_sentence_and_leaves_nothing(
 def test_any_cut_of_the_file_is_noticed(new_workspace: Maker, tmp_path: Path) -> None:
     workspace = new_workspace()
     take(workspace, "u")
-    for suffix in ("gz", "zst"):
-        backup(workspace, file := tmp_path / f"shop.tar.{suffix}")
-        content = file.read_bytes()
-        for size in (0, 1, 100, len(content) // 2, len(content) * 9 // 10):
-            file.write_bytes(content[:size])
-            with pytest.raises(WorkspaceError):
-                restore(file, tmp_path / "new", None, by="test")
-            assert not (tmp_path / "new").exists()
+    backup(workspace, file := tmp_path / "shop.tar.zst")
+    content = file.read_bytes()
+    for size in (0, 1, 100, len(content) // 2, len(content) * 9 // 10):
+        file.write_bytes(content[:size])
+        with pytest.raises(WorkspaceError):
+            restore(file, tmp_path / "new", None, by="test")
+        assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_overwritten(new_workspace: Maker, tmp_path: Path, database: str | None) -> None:
     workspace = new_workspace()
-    backup(workspace, file := tmp_path / "shop.tar.gz")
+    backup(workspace, file := tmp_path / "shop.tar.zst")
     with pytest.raises(WorkspaceError, match="exists already"):
         backup(workspace, file)
     with pytest.raises(WorkspaceError, match="is not empty"):

@@ -15,7 +15,7 @@ from fairstream.service import backup as backups
 from fairstream.service.doctor import examine
 from fairstream.text import count
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="FILE.tar.zst or FILE.tar.gz.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE.tar.zst", help="The backup.", show_default=False)]
 
 
 def backup(folder: WorkspaceFolder, file: File, *, output: Output) -> None:

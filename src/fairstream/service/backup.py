@@ -1,7 +1,7 @@
 """Back up a workspace into one file, and restore it, on either database.
 
-The file is a compressed tar: `backup.json` with the format, the tables as Arrow parts of one transaction, the models'
-files, the configuration, the secret, and last `checksums.json`, without which nothing is restored.
+The file is a tar, compressed by Zstandard: `backup.json` with the format, the tables as Arrow parts of one transaction,
+the models' files, the configuration, the secret, and last `checksums.json`, without which nothing is restored.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from fairstream.service.settings import FILE
 from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empty, refuse_workspace, write_private
 
 FORMAT = 1
-_COMPRESSIONS = {".zst": "zstd", ".gz": "gzip"}
-_HEAD, _SEQUENCES, _SUMS = "backup.json", "sequences.json", "checksums.json"
+_SUFFIX, _COMPRESSION = ".tar.zst", "zstd"
+_HEAD, _SUMS = "backup.json", "checksums.json"
 _PART_ROWS = 200_000
 _ARROW: tuple[tuple[type[Any], pa.DataType], ...] = (
     (sa.Boolean, pa.bool_()),
@@ -55,6 +55,7 @@ _ARROW: tuple[tuple[type[Any], pa.DataType], ...] = (
     (sa.String, pa.string()),
 )
 _TABLES = {table.name: table for table in schema.metadata.sorted_tables if table is not schema.model_files}
+_NUMBERED = [name for name, table in _TABLES.items() if table.autoincrement_column is not None]  # by `seq`
 
 
 @dataclass(frozen=True)
@@ -68,30 +69,30 @@ class Contents:
 
 def backup(workspace: Workspace, path: Path) -> Contents:
     """Write a backup, which holds every event that was acknowledged before; the service may run."""
-    compression, created = _compression(path), datetime.now(UTC).isoformat(timespec="seconds")
+    if not path.name.endswith(_SUFFIX):
+        raise WorkspaceError(f"a backup is named FILE{_SUFFIX}, got {path.name}")
     if path.exists():
         raise WorkspaceError(f"{path} exists already; give another name")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     head = {"format": FORMAT, "fairstream": __version__, "revision": latest_revision(), "created": created}
     with reachable(workspace.engine), sibling_tempdir(path, "tmp") as folder:
         (new := folder / "new").touch(mode=0o600)
-        with pa.CompressedOutputStream(str(new), compression) as file, tarfile.open(mode="w|", fileobj=file) as tar:
+        with pa.CompressedOutputStream(str(new), _COMPRESSION) as file, tarfile.open(mode="w|", fileobj=file) as tar:
             writer = _Writer(tar)
-            writer.add(_HEAD, _json(head))
             with _snapshot(workspace.engine) as connection:
-                sequences = _sequences(connection)
+                writer.add(_HEAD, _json({**head, "sequences": _sequences(connection)}))
                 models = tuple(_add_models(workspace, connection, writer))
                 tables = [table for table in _TABLES.values() if table.schema is None]
-                n_events = sum(_add_table(connection, table, writer) for table in tables)
+                counts = {table.name: _add_table(connection, table, writer) for table in tables}
             with workspace.people() as people, _snapshot(people.engine) as connection:
                 _add_table(connection, schema.attributes, writer)
             writer.add(FILE, (workspace.folder / FILE).read_bytes())
             writer.add(SECRET, workspace.secret)
-            writer.add(_SEQUENCES, _json(sequences))
             writer.add(_SUMS, _json(writer.sums))
         with new.open("rb") as written:
             os.fsync(written.fileno())
         new.replace(path)
-    return Contents(created, n_events, models)
+    return Contents(created, counts[schema.events.name], models)
 
 
 def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | None = None, by: str) -> Contents:
@@ -105,7 +106,7 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
         (made := temporary / "new").mkdir(mode=0o700)
         (models := temporary / "models").mkdir()
         with (
-            pa.input_stream(str(path), compression=_compression(path)) as file,
+            pa.input_stream(str(path), compression=_COMPRESSION) as file,
             tarfile.open(mode="r|", fileobj=file) as tar,
         ):
             contents = _restore(_files(tar), made, models, database)
@@ -199,7 +200,7 @@ def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, dat
                 (models / rest).write_bytes(content)
             else:
                 others[name] = content
-        _set_sequences(connection, json.loads(others[_SEQUENCES]))
+        _set_sequences(connection, head["sequences"])
     if database is not None:
         write_private(folder / DATABASE, database.encode())
     for name in (SECRET, FILE):
@@ -238,7 +239,7 @@ def _snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> int:
-    """Write a table in parts; return the number of rows if it is that of events."""
+    """Write a table in parts; return the number of its rows."""
     columns = pa.schema([(column.name, _arrow_type(column)) for column in table.c])
     n_rows = 0
     for part, query in enumerate(_queries(connection, table)):
@@ -248,7 +249,7 @@ def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> i
             stream.write_table(rows)
         writer.add(f"tables/{table.name}/{part:06}.arrow", memory.getvalue())
         n_rows += len(rows)
-    return n_rows if table is schema.events else 0
+    return n_rows
 
 
 def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
@@ -299,43 +300,21 @@ def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer
             yield folder
 
 
-def _numbered(connection: sa.Connection) -> Iterator[tuple[str, str]]:
-    """Yield the tables that number their rows, with PostgreSQL's name of the sequence."""
-    for table in _TABLES.values():
-        if table.autoincrement_column is not None and table.schema is None:
-            column = table.autoincrement_column.name
-            query = sa.text(f"SELECT pg_get_serial_sequence('{table.name}', '{column}')")
-            name = connection.scalar(query) if connection.dialect.name == "postgresql" else table.name
-            if name is not None:
-                yield table.name, str(name)
-
-
 def _sequences(connection: sa.Connection) -> dict[str, int]:
-    """Return the last number that each table has given to a row: also a deleted row's number is not given again."""
+    """The last number of each table that numbers its rows: none is given twice, although rows are deleted."""
     if connection.dialect.name == "sqlite":
-        rows = connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")
-        return {row.name: row.seq for row in rows}
-    return {
-        table: connection.exec_driver_sql(f"SELECT last_value FROM {name}").scalar_one()  # noqa: S608
-        for table, name in _numbered(connection)
-    }
+        return {name: last for name, last in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
+    lasts = {name: f"SELECT last_value FROM {name}_seq_seq" for name in _NUMBERED}  # noqa: S608
+    return {name: connection.exec_driver_sql(query).scalar_one() for name, query in lasts.items()}
 
 
 def _set_sequences(connection: sa.Connection, sequences: Mapping[str, int]) -> None:
-    for table, name in _numbered(connection):
-        if (last := sequences.get(table, 0)) < 1:
-            continue
+    for name, last in sequences.items():
         if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
-            connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
+            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+            connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, last))
         else:
-            connection.exec_driver_sql(f"SELECT setval('{name}', {last})")
-
-
-def _compression(path: Path) -> str:
-    if (compression := _COMPRESSIONS.get(path.suffix)) is None or Path(path.stem).suffix != ".tar":
-        raise WorkspaceError(f"a backup is named FILE.tar.zst or FILE.tar.gz, got {path.name}")
-    return compression
+            connection.exec_driver_sql(f"SELECT setval('{name}_seq_seq', {last})")
 
 
 def _json(value: Any) -> bytes:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, delete, func, insert, select
 
 from fairstream.errors import CheckpointError
 from fairstream.files import new_folder, remove_folder
-from fairstream.service.database import reachable, reading, writing
+from fairstream.service.database import reading, writing
 from fairstream.service.schema import model_files
 
 _PART_BYTES = 4 << 20
@@ -77,7 +77,7 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with self._locked(".writing"), super().new(name) as folder:
+        with self._locked(), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
                 for file in folder.iterdir():
@@ -85,7 +85,7 @@ class DatabaseModelStore(ModelStore):
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with self._locked(".fetching"):  # one process of this machine fetches, the others wait for it
+        with self._locked():  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
@@ -102,7 +102,7 @@ class DatabaseModelStore(ModelStore):
         return set(self._sizes())
 
     def hashes(self, name: str) -> set[str]:
-        with reachable(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             stored = connection.scalars(select(model_files.c.name).where(model_files.c.folder == name).distinct())
             parts = {file: self._parts(connection, name, file) for file in stored.all()}
             return super().hashes(name) | ({_hash(parts)} if parts else set())
@@ -112,26 +112,15 @@ class DatabaseModelStore(ModelStore):
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        with self._locked(".fetching"):
-            for name in names:
-                shutil.rmtree(self._folder / name, ignore_errors=True)
-            self._sweep()
-
-    def _sweep(self) -> None:
-        with self._locked(".writing", wait=False) as is_free:
-            if is_free:  # else a folder is being written
-                super()._sweep()
+        with self._locked():
+            super().remove(names)
 
     @contextmanager
-    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock of this machine; without `wait` yield whether it was free."""
-        with (self._folder / name).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of this machine's folder."""
+        with (self._folder / ".lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _sizes(self) -> dict[str, dict[str, int]]:
         """The number of bytes in the database, by model and file."""
@@ -143,7 +132,7 @@ class DatabaseModelStore(ModelStore):
         return sizes
 
     def _fetch(self, model: str, sizes: dict[str, int], folder: Path) -> None:
-        with reachable(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             for name in sizes:
                 with (folder / name).open("wb") as file:
                     file.writelines(self._parts(connection, model, name))
@@ -173,16 +162,14 @@ def _hash(files: Mapping[str, Iterable[bytes]]) -> str:
 
 def _read_parts(file: Path) -> Iterator[bytes]:
     with file.open("rb") as content:
-        while block := content.read(_PART_BYTES):
-            yield block
+        yield content.read(_PART_BYTES)  # an empty file has one part
+        while part := content.read(_PART_BYTES):
+            yield part
 
 
 def _insert_file(connection: Connection, model: str, file: Path) -> None:
-    with file.open("rb") as content:
-        part = 0
-        while (block := content.read(_PART_BYTES)) or part == 0:  # an empty file has one part
-            connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=block))
-            part += 1
+    for part, content in enumerate(_read_parts(file)):
+        connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=content))
 
 
 def _sizes_on_disk(folder: Path) -> dict[str, int]:

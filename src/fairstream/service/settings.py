@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tomllib
@@ -48,7 +47,6 @@ _PROPERTIES: dict[str, Kind] = {
     "brand": "text",
 }
 _RESERVED = KEYWORDS | {"item_id", "available", "changed"}
-_KIND = re.compile(r"[\w.\- ]{1,64}")
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)(?: +at +([01][0-9]|2[0-3]):([0-5][0-9]))?")
 
 
@@ -87,7 +85,7 @@ class Every:
 class EventKinds(Configuration):
     """The kinds of events, and how much each counts."""
 
-    kinds: dict[str, float] = Field(_KINDS)
+    kinds: dict[Annotated[str, Field(pattern=r"^[\w.\- ]{1,64}$")], Annotated[float, Field(strict=True)]] = _KINDS
     """The weight of each kind in learning. 0: stored, nothing else. Below 0: negative feedback, which is never \
 learned as a choice; the item leaves the person's lists."""
     default: str = "event"
@@ -116,24 +114,10 @@ learned as a choice; the item leaves the person's lists."""
         """The options of `read_events`."""
         return {"kinds": self.kinds, "returning": self.repeats, "judge_by": self.judge_by}
 
-    @field_validator("kinds", mode="before")
-    @classmethod
-    def _check_kinds(cls, kinds: Any) -> Any:
-        if not isinstance(kinds, dict) or not kinds:
-            raise ValueError(
-                f"kinds must be a table of weights by kind, such as {{ view = 1, buy = 4 }}, got {kinds!r}"
-            )
-        for kind, weight in kinds.items():
-            if _KIND.fullmatch(kind) is None:
-                raise ValueError(f"a kind is 1 to 64 letters, digits, blanks or ._-, got {kind!r}")
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-                raise ValueError(f"the weight of {kind!r} in kinds must be a number, got {weight!r}")
-        if max(kinds.values()) <= 0:
-            raise ValueError("kinds needs at least one kind with a weight above 0: nothing else is learned")
-        return kinds
-
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        if not self.learned:
+            raise ValueError("kinds needs at least one kind with a weight above 0: nothing else is learned")
         for option, named in (("default", [self.default]), ("repeats", self.repeats), ("judge_by", self.judge_by)):
             if unknown := [kind for kind in named if kind not in self.kinds]:
                 raise ValueError(f"{option} must name one of the kinds {', '.join(self.kinds)}, got {unknown[0]!r}")
@@ -145,25 +129,16 @@ learned as a choice; the item leaves the person's lists."""
 class ItemProperties(Configuration):
     """What describes items."""
 
-    properties: dict[str, Kind] = Field(_PROPERTIES)
+    properties: dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Kind] = _PROPERTIES
     """The type of each property: text, texts (several), number, boolean or time. Lists can be filtered by them."""
     features: tuple[str, ...] = ("category", "categories", "brand", "price", "title")
     """Properties that blend, sasrec and gru learn from, so that they recommend a new item before its first event. Of \
 an item the first 32 words count; numbers count as classes. Leave out what changes often, such as stock."""
 
-    @field_validator("properties")
-    @classmethod
-    def _check_names(cls, properties: dict[str, Kind]) -> dict[str, Kind]:
-        for name in properties:
-            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) is None or name in _RESERVED:
-                raise ValueError(
-                    f"a property is 1 to 64 letters, digits or _, and none of {', '.join(sorted(_RESERVED))}, "
-                    f"got {name!r}"
-                )
-        return properties
-
     @model_validator(mode="after")
-    def _check_features(self) -> Self:
+    def _check_names(self) -> Self:
+        for name in self.properties.keys() & _RESERVED:
+            raise ValueError(f"no property may be named {', '.join(sorted(_RESERVED))}, got {name!r}")
         for name in self.features if "features" in self.model_fields_set else ():
             if self.properties.get(name, "time") == "time":
                 raise ValueError(f"features must name properties that are declared and no times, got {name!r}")
