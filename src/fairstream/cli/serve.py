@@ -22,7 +22,7 @@ from fairstream.cli.workspaces import opened
 from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.service.api import Shops, workspaces_in
 from fairstream.service.api.limits import BoundedProtocol
-from fairstream.service.doctor import OTHER_FILES
+from fairstream.service.doctor import most_connections
 from fairstream.service.settings import Every, Limits
 
 
@@ -56,7 +56,15 @@ def serve(
             if len(shops) == 1:
                 raise
             print_error(f"{folder.name} cannot be served yet: {error}")
-    max_connections = _connections(max_connections or Limits().max_connections)
+    max_connections = max_connections or Limits().max_connections
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    if max_connections > (possible := most_connections()):
+        print_error(
+            f"too few files may be open for {max_connections} connections (limits.max_connections), so there will be "
+            f"{possible}; raise the limit (ulimit -n, LimitNOFILE=)"
+        )
+        max_connections = possible
     if every is not None:
         Every.parse(every)
     with ExitStack() as stack:
@@ -98,20 +106,6 @@ def _listen(host: str, port: int) -> socket.socket:
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number and number > 0 else str(error)
         raise ConfigurationError(f"cannot listen at {host} port {port}: {why}; give another --host or --port") from None
-
-
-def _connections(wanted: int) -> int:
-    """Let this process open as many files as it may; return the number of connections for which that is enough."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if most == resource.RLIM_INFINITY or most >= wanted + OTHER_FILES:
-        return wanted
-    possible = max(1, most - OTHER_FILES)
-    print_error(
-        f"only {most} files may be open, so {possible} connections instead of {wanted} (limits.max_connections); "
-        f"raise the limit (ulimit -n, LimitNOFILE=)"
-    )
-    return possible
 
 
 def _app(folders: list[Path], every: str | None, log_level: str) -> Shops:

@@ -27,7 +27,6 @@ from fairstream.files import sibling_tempdir
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import (
-    EVENTS_FILE,
     PEOPLE_FILE,
     connect,
     copy_rows,
@@ -36,12 +35,11 @@ from fairstream.service.database import (
     people_schema,
     reachable,
     select_rows,
-    upgrade,
     writing,
 )
 from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
 from fairstream.service.settings import FILE
-from fairstream.service.workspace import DATABASE, SECRET, Workspace, check_empty, refuse_workspace, write_private
+from fairstream.service.workspace import SECRET, Workspace, check_empty, new_database, write_private
 
 FORMAT = 1
 _SUFFIX, _COMPRESSION = ".tar.zst", "zstd"
@@ -175,14 +173,7 @@ def _files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, database: str | None) -> Contents:
     head = _checked_head(*next(files, ("", b"")))
     with ExitStack() as stack:
-        engine = connect(folder / EVENTS_FILE, database)
-        stack.callback(engine.dispose)
-        stack.enter_context(reachable(engine))
-        refuse_workspace(engine)
-        if database is None:
-            for name in (EVENTS_FILE, PEOPLE_FILE):
-                (folder / name).touch(mode=0o600)
-        upgrade(engine)
+        engine = stack.enter_context(new_database(folder, database))
         connection = of_people = stack.enter_context(writing(engine))  # one transaction: everything or nothing
         if database is None:
             people = connect(folder / PEOPLE_FILE)
@@ -201,8 +192,6 @@ def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, dat
             else:
                 others[name] = content
         _set_sequences(connection, head["sequences"])
-    if database is not None:
-        write_private(folder / DATABASE, database.encode())
     for name in (SECRET, FILE):
         write_private(folder / name, others[name])
     return Contents(head["created"], counts["events"], tuple(sorted(model.name for model in models.iterdir())))
@@ -303,7 +292,7 @@ def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer
 def _sequences(connection: sa.Connection) -> dict[str, int]:
     """The last number of each table that numbers its rows: none is given twice, although rows are deleted."""
     if connection.dialect.name == "sqlite":
-        return {name: last for name, last in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
+        return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
     lasts = {name: f"SELECT last_value FROM {name}_seq_seq" for name in _NUMBERED}  # noqa: S608
     return {name: connection.exec_driver_sql(query).scalar_one() for name, query in lasts.items()}
 

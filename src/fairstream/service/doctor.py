@@ -7,10 +7,10 @@ import platform
 import resource
 import shutil
 import stat
-import statistics
+import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,17 +19,17 @@ from sqlalchemy import Engine, select
 from fairstream._version import __version__
 from fairstream.errors import FairstreamError
 from fairstream.service import registry, schema, updates
-from fairstream.service.database import latest_revision, now, reachable, reading, revision
+from fairstream.service.database import latest_revision, now, now_of, reachable, reading, revision
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.keys import list_keys
 from fairstream.service.records import from_microseconds
 from fairstream.service.settings import Every, LiveConfig
 from fairstream.service.workspace import SECRET, Workspace, engine_of
 
-OTHER_FILES = 256
-"""Files that a serving process opens besides its connections: databases, models, child processes."""
-_SLOW_SECONDS, _CLOCK_SECONDS, _MAX_CLOCK_SECONDS = 0.02, 2.0, 30.0
+_OTHER_FILES = 256  # that a serving process opens besides its connections: databases, models
+_SLOW_SECONDS, _MAX_CLOCK_SECONDS = 0.02, 2.0
 _MIN_FREE, _LOW_FREE = 1 << 30, 5 << 30
+_PACKAGES = ("torch", "sqlalchemy", "fastapi", "uvicorn", "pyarrow")
 _DAY = 86_400
 
 
@@ -43,7 +43,8 @@ class Finding(NamedTuple):
 
 def examine(folder: Path | None) -> Iterator[Finding]:
     """Yield what is found of this machine and, if a folder is given, of its workspace."""
-    yield from _machine()
+    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    yield Finding("ok", "versions", f"fairstream {__version__}, Python {platform.python_version()}, {versions}")
     if folder is None:
         return
     try:
@@ -54,7 +55,9 @@ def examine(folder: Path | None) -> Iterator[Finding]:
         return
     yield Finding("ok", "configuration", "every option is valid")
     yield from _folder(folder)
-    yield _open_files(config.limits.max_connections)
+    if (most := most_connections()) < config.limits.max_connections:
+        sentence = f"there are too few for more than {most} connections; raise ulimit -n or LimitNOFILE="
+        yield Finding("warning", "open files", sentence)
     engine = engine_of(folder)
     try:
         with reachable(engine):
@@ -68,72 +71,46 @@ def examine(folder: Path | None) -> Iterator[Finding]:
         engine.dispose()
 
 
-def _machine() -> Iterator[Finding]:
-    names = ("torch", "sqlalchemy", "fastapi", "uvicorn", "pyarrow")
-    try:
-        versions = ", ".join(f"{name} {version(name)}" for name in names)
-    except PackageNotFoundError as error:
-        yield Finding("problem", "versions", f"{error.name} is not installed; pip install 'fairstream[live]'")
-        return
-    yield Finding("ok", "versions", f"fairstream {__version__}, Python {platform.python_version()}, {versions}")
-    threads, n_cores = os.environ.get("OMP_NUM_THREADS"), len(os.sched_getaffinity(0))
-    yield Finding("ok", "cores", f"{n_cores}, OMP_NUM_THREADS is {threads or 'not set: updates use all of them'}")
+def most_connections() -> int:
+    """Return for how many connections of a process its hard limit of open files is enough."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if most == resource.RLIM_INFINITY else max(1, most - _OTHER_FILES)
 
 
 def _folder(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
-    state: Literal["ok", "warning", "problem"] = "problem" if free < _MIN_FREE else "ok"
-    if _MIN_FREE <= free < _LOW_FREE:
-        state = "warning"
-    advice = "" if state == "ok" else "; free some, or set [retention] events_days and a smaller keep_models"
-    yield Finding(state, "disk", f"{free / 1e9:,.1f} GB are free{advice}")
+    if free < _LOW_FREE:
+        sentence = f"only {free / 1e9:,.1f} GB are free; free some, or set [retention] events_days and keep_models"
+        yield Finding("problem" if free < _MIN_FREE else "warning", "disk", sentence)
+    else:
+        yield Finding("ok", "disk", f"{free / 1e9:,.1f} GB are free")
+    private = [path for path in (folder, folder / SECRET) if path.exists()]
     if not os.access(folder, os.W_OK):
         yield Finding("problem", "permissions", f"{folder} cannot be written to: lists are answered, nothing is stored")
-        return
-    loose = [
-        path.name for path in (folder, folder / SECRET) if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o77
-    ]
-    if loose:
-        yield Finding("problem", "permissions", f"others may read {' and '.join(loose)}; chmod -R go= {folder}")
+    elif any(stat.S_IMODE(path.stat().st_mode) & 0o77 for path in private):
+        yield Finding("problem", "permissions", f"others may read the folder or its secret; chmod -R go= {folder}")
     else:
         yield Finding("ok", "permissions", "only the owner may read the folder")
 
 
-def _open_files(max_connections: int) -> Finding:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most in (resource.RLIM_INFINITY, -1) or most >= max_connections + OTHER_FILES:
-        return Finding("ok", "open files", f"{most} are enough for {max_connections} connections")
-    sentence = f"{most} are too few for {max_connections} connections; raise ulimit -n or LimitNOFILE="
-    return Finding("warning", "open files", sentence)
-
-
 def _database(engine: Engine) -> Iterator[Finding]:
-    seconds = []
     with engine.connect() as connection:
-        for _ in range(5):
-            begin = time.perf_counter()
-            connection.exec_driver_sql("SELECT 1").scalar()
-            seconds.append(time.perf_counter() - begin)
-        latency, kind = statistics.median(seconds), engine.dialect.name
-        state: Literal["ok", "warning"] = "warning" if latency > _SLOW_SECONDS else "ok"
-        advice = "; move the service nearer to it" if state == "warning" else ""
-        yield Finding(state, "database", f"{kind} answers in {latency * 1000:.1f} ms{advice}")
-        if kind == "postgresql":
-            theirs = float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
-            yield _clock(abs(theirs - time.time()))
+        begin = time.perf_counter()
+        theirs = now_of(connection)
+        seconds = time.perf_counter() - begin
+    sentence = f"{engine.dialect.name} answers in {seconds * 1000:.1f} ms"
+    if (difference := abs(theirs - now()) / 1e6) > _MAX_CLOCK_SECONDS:
+        yield Finding("problem", "clock", f"it differs from the database's by {difference:.1f} s; run NTP on both")
+    if seconds > _SLOW_SECONDS:
+        yield Finding("warning", "database", f"{sentence}; move the service nearer to it")
+    else:
+        yield Finding("ok", "database", sentence)
     current, needed = revision(engine), latest_revision()
     if current == needed:
         yield Finding("ok", "tables", f"revision {current}")
     else:
         sentence = f"revision {current or 'none'}, needed is {needed}; run `fairstream upgrade DIR`"
         yield Finding("problem", "tables", sentence)
-
-
-def _clock(difference: float) -> Finding:
-    sentence = f"it differs from the database's by {difference:.1f} s"
-    if difference <= _CLOCK_SECONDS:
-        return Finding("ok", "clock", sentence)
-    return Finding("problem" if difference > _MAX_CLOCK_SECONDS else "warning", "clock", f"{sentence}; run NTP on both")
 
 
 def _workspace(workspace: Workspace) -> Iterator[Finding]:
@@ -164,20 +141,18 @@ def _models(workspace: Workspace) -> Iterator[Finding]:
         return
     with reading(workspace.engine) as connection:
         rows = connection.execute(select(schema.models.c.id, schema.models.c.folder)).all()
-    damaged = []
+    damaged = dict[str, str]()
     for row in rows:
         if row.folder in kept or row.id == serving.model:
             try:
-                load(workspace.models.path(row.folder), device="cpu")
+                load(workspace.models.path(row.folder), frozen=True)
             except (FairstreamError, OSError) as error:
-                damaged.append(f"{row.id} ({error})")
-                if row.id == serving.model:
-                    sentence = (
-                        f"{row.id}, which is in service, cannot be loaded: {error}; run `fairstream rollback DIR`"
-                    )
-                    yield Finding("problem", "models", sentence)
-    if damaged:
-        yield Finding("warning", "models", f"damaged: {'; '.join(damaged)}")
+                damaged[row.id] = f"{row.id} cannot be loaded: {error}"
+    if serving.model in damaged:
+        sentence = f"in service is {damaged[serving.model]}; run `fairstream rollback DIR`"
+        yield Finding("problem", "models", sentence)
+    elif damaged:
+        yield Finding("warning", "models", "; ".join(damaged.values()))
     else:
         yield Finding("ok", "models", f"{serving.model} is in service; all {len(kept)} kept models can be loaded")
 

@@ -23,7 +23,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -54,7 +54,7 @@ from fairstream.service.people import PeopleStore
 from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
 
-DATABASE, _PEOPLE_DATABASE, SECRET, _LOCK = "database", "people-database", "secret", ".updating"
+_DATABASE, _PEOPLE_DATABASE, SECRET, _LOCK = "database", "people-database", "secret", ".updating"
 _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
 _SECRET_FILE = "FAIRSTREAM_SECRET_FILE"  # noqa: S105 (the name of the variable)
@@ -78,16 +78,7 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder."""
-        engine = connect(folder / EVENTS_FILE, database)
-        with ExitStack() as stack, _created_or_removed(folder), reachable(engine):
-            stack.callback(engine.dispose)
-            if database is None:
-                for name in (EVENTS_FILE, PEOPLE_FILE):  # SQLite gives its other files the mode of this one
-                    os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
-            refuse_workspace(engine)
-            upgrade(engine)
-            if database is not None:
-                write_private(folder / DATABASE, database.encode())
+        with _created_or_removed(folder), new_database(folder, database) as engine:
             secret = _new_secret(folder / SECRET)
             with writing(audited(engine, secret)) as connection:
                 connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
@@ -117,9 +108,7 @@ class Workspace:
     def upgrade(cls, folder: Path) -> bool:
         """Upgrade the tables of a workspace to this version; return whether they have changed."""
         LiveConfig.read(_require_workspace(folder))  # a mistake in the file is found first
-        engine = engine_of(folder)
-        with ExitStack() as stack, reachable(engine):
-            stack.callback(engine.dispose)
+        with _disposing(engine_of(folder)) as engine:
             before = revision(engine)
             upgrade(engine)
             _read_secret(folder, engine)
@@ -260,7 +249,7 @@ def _address(folder: Path) -> str | None:
     """Return the address of PostgreSQL, None for SQLite; the environment takes precedence over the file."""
     if (folder / EVENTS_FILE).exists():
         return None
-    written = read_text(folder / DATABASE) if (folder / DATABASE).exists() else None
+    written = read_text(folder / _DATABASE) if (folder / _DATABASE).exists() else None
     given = os.environ.get("FAIRSTREAM_DATABASE")
     if given is None or written is None:
         return given or written
@@ -279,13 +268,30 @@ def engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
     return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
 
 
-def refuse_workspace(engine: Engine) -> None:
-    """Raise if a database holds a workspace; a killed `init` or `restore` leaves tables without content."""
-    if (current := revision(engine)) is None:
-        return
-    with engine.connect() as connection:
-        if current != latest_revision() or connection.scalar(select(secret_check.c.id)) is not None:
-            raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
+@contextmanager
+def new_database(folder: Path, database: str | None) -> Iterator[Engine]:
+    """Make the tables of a new workspace in its folder or, at an address, in an empty database."""
+    with _disposing(connect(folder / EVENTS_FILE, database)) as engine:
+        if database is None:
+            for name in (EVENTS_FILE, PEOPLE_FILE):
+                (folder / name).touch(mode=0o600)  # SQLite gives its other files the mode of this one
+        if (current := revision(engine)) is not None:  # a killed `init` or `restore` leaves tables without content
+            with engine.connect() as connection:
+                if current != latest_revision() or connection.scalar(select(secret_check.c.id)) is not None:
+                    raise WorkspaceError("the database holds a workspace already; give an empty one, or --schema NAME")
+        upgrade(engine)
+        if database is not None:
+            write_private(folder / _DATABASE, database.encode())
+        yield engine
+
+
+@contextmanager
+def _disposing(engine: Engine) -> Iterator[Engine]:
+    try:
+        with reachable(engine):
+            yield engine
+    finally:
+        engine.dispose()
 
 
 def check_empty(folder: Path) -> bool:

@@ -58,7 +58,9 @@ def test_a_scrape_shows_the_worst_of_all_living_workers(tmp_path: Path) -> None:
 def test_too_few_open_files_mean_fewer_connections_and_a_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["44", "10"]
-    assert "only 300 files may be open, so 44 connections instead of 1000" in " ".join(done.stderr.split())
+    assert "too few files may be open for 1000 connections (limits.max_connections), so there will be 44" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.parametrize(
