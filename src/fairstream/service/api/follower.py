@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -109,7 +110,7 @@ class Follower:
             if self._serving.status().ready:
                 for model in self._serving.models():
                     self._forget(model, wanted)
-                self._catch_up(self._serving.current, snapshot.last_seq)
+                self._catch_up(self._serving.models(), self._last_seq, snapshot.last_seq)
             if must_load:
                 self._load(snapshot)
                 self._taken_up, self._retry_at = snapshot.in_service, time.monotonic() + _RETRY_SECONDS
@@ -264,8 +265,8 @@ class Follower:
         with self._workspace.engine.connect() as connection:
             self._forget(model, {*connection.scalars(select(forgotten.digest).where(forgotten.completed.is_(None)))})
         self._serving.prepare(model)
-        self._last_seq = max(after, snapshot.last_seq - MAX_EVENTS)
-        self._catch_up(model, snapshot.last_seq)
+        # The models that answer now have all of these events.
+        self._catch_up([model], max(after, snapshot.last_seq - MAX_EVENTS), snapshot.last_seq)
         # Nothing is compiled or paged in while somebody waits, and the latest visitors find their lists.
         before = self._serving.current.cached_users() if self._serving.status().ready else []
         model.make_lists(before[:_WARM_USERS] or model.some_users(_WARM_USERS), 20)
@@ -278,20 +279,21 @@ class Follower:
         self._serving.use(model, "popularity", problem)
         self._delay_refresh(begin)
 
-    def _catch_up(self, model: ServingModel, end: int) -> None:
-        """Add the events that any process has stored since the last poll."""
-        self._serving.events_behind = max(0, end - self._last_seq)
-        while self._last_seq < end:
-            until = min(end, self._last_seq + _EVENTS_AT_ONCE)
-            events = self._store.read(self._last_seq, until)
+    def _catch_up(self, models: Collection[ServingModel], after: int, end: int) -> None:
+        """Add the events that any process has stored since the last poll, or since a model learned."""
+        self._serving.events_behind = max(0, end - after)
+        while after < end:
+            until = min(end, after + _EVENTS_AT_ONCE)
+            events = self._store.read(after, until)
             if events.num_rows:
                 choices = self._serving.choices(events)
-                for each in {model, *self._serving.models()}:
-                    each.add(choices)
-            self._last_seq = until
+                for model in models:
+                    model.add(choices)
+            after = until
             self._serving.events_behind = end - until
             if until < end:  # withdrawn items do not wait for the rest
                 self._follow_items(self._read_snapshot())
+        self._last_seq = end
 
     def _delay_refresh(self, begin: float) -> None:
         now = time.monotonic()
