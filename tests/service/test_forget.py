@@ -223,19 +223,19 @@ def test_a_restored_backup_brings_nobody_back(
         learned.engine.dispose()  # PostgreSQL copies a database that nobody uses
         address.write_text(str(new_database(address.read_text())))
     forget(learned, [PERSON, "nosuchuser"], by="test")
-    listed = cli("forget", learned.folder, "--list")
+    listed = cli("forget", learned.folder, "--hashes")
     assert listed.exit_code == 0
     assert PERSON not in listed.output
     file = tmp_path / "forgotten.json"
     file.write_text(listed.output)
     with Workspace.open(backup) as restored:
         assert not is_nowhere(restored, PERSON)
-        said = cli("forget", backup, "--from", file)
+        said = cli("forget", backup, "--hashes-from", file)
         assert said.exit_code == 0, said.output
         assert is_nowhere(restored, PERSON)
         assert EventStore(restored).append(batch_of(restored, PERIODS[0])).forgotten > 0
         assert n_pending(restored) == 0
-        assert "Nothing is pending" in cli("forget", backup, "--from", file).output
+        assert "Nothing is pending" in cli("forget", backup, "--hashes-from", file).output
         for wrong in ("{", "[]", '{"workspace": "x", "forgotten": []}'):
             with pytest.raises(DataError, match="list of forgotten people"):
                 apply_forgotten(restored, wrong, by="test")

@@ -41,8 +41,8 @@ def restore(
         str,
         typer.Option(
             metavar="FILE|DIR|none",
-            help="Who was forgotten since the backup: a list of `fairstream forget --list`, a `forgotten.log`, or the "
-            "folder of the workspace; `none` if it is certain that nobody was.",
+            help="Who was forgotten since the backup: a list of `fairstream forget --hashes`, a `forgotten.log`, or "
+            "the folder of the workspace; `none` if it is certain that nobody was.",
             show_default=False,
         ),
     ],

@@ -106,11 +106,11 @@ def forget(
         bool, typer.Option("--pending", help="Complete requests made over HTTP or interrupted.")
     ] = False,
     write_list: Annotated[
-        bool, typer.Option("--list", help="Write the list of forgotten people, as hashes, for --from.")
+        bool, typer.Option("--hashes", help="Write the hashes of all forgotten people, for --hashes-from.")
     ] = False,
     from_list: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="Forget those of a list again, in a restored backup."),
+        typer.Option("--hashes-from", metavar="FILE", help="Forget the people of these hashes, in a restored backup."),
     ] = None,
     *,
     output: Output,
@@ -122,7 +122,7 @@ def forget(
     """
     people = _read_ids(users, ids)
     if sum((bool(people), pending, write_list, from_list is not None)) != 1:
-        raise ConfigurationError("give ids of users or --ids FILE, or one of --pending, --list and --from")
+        raise ConfigurationError("give ids of users or --ids FILE, or one of --pending, --hashes and --hashes-from")
     unknown = list[str]()
     with opened(folder) as workspace:
         if write_list:

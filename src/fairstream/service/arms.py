@@ -72,8 +72,8 @@ def interleave(a: Sequence[str], b: Sequence[str], k: int, *, b_first: bool) -> 
     One coin says which model begins, so that an item is shown with the probability 1/2 or 1. Each entry is an item, its
     team ("a" or "b") and this probability (Radlinski, Kurup and Joachims 2008 throw a coin before each pair of turns).
 
-    >>> interleave(["x", "y", "z"], ["x", "v", "w"], 3, b_first=False)
-    [('x', 'a', 1.0), ('v', 'b', 0.5), ('y', 'a', 1.0)]
+    >>> interleave(["x", "y", "z"], ["x", "v", "w"], 2, b_first=False)
+    [('x', 'a', 1.0), ('v', 'b', 0.5)]
     """
     drafts = [_draft(a, b, k, begins) for begins in (b_first, not b_first)]
     return [(item, team, 1.0 if item in drafts[1] else 0.5) for item, team in drafts[0].items()]

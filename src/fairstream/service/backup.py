@@ -125,7 +125,7 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
 
 
 def forgotten_since(place: Path) -> str:
-    """Return who was forgotten by a list of `fairstream forget --list`, or by the folder of the workspace."""
+    """Return who was forgotten by a list of `fairstream forget --hashes`, or by the folder of the workspace."""
     if not place.is_dir():
         try:
             return place.read_text()

@@ -165,7 +165,7 @@ def apply_forgotten(workspace: Workspace, content: str, *, by: str) -> Forgotten
         document = json.loads(content)
         mark, listed = document["workspace"], {str(digest): int(until) for digest, until in document["forgotten"]}
     except (ValueError, KeyError, TypeError):
-        raise DataError("this must be a list of forgotten people, as `fairstream forget DIR --list` writes") from None
+        raise DataError("this must be a list of forgotten people, as `fairstream forget DIR --hashes` writes") from None
     if mark != _mark(workspace):
         raise DataError("this list of forgotten people is of another workspace: it was made with another secret")
     with reading(workspace.engine) as connection:
