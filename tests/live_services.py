@@ -28,6 +28,7 @@ from sqlalchemy.exc import OperationalError
 from fairstream import FairRecommender, read_events
 from fairstream.service.api import create_app
 from fairstream.service.api.limits import BoundedProtocol
+from fairstream.service.api.monitoring import json_logs
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
@@ -169,6 +170,7 @@ class Process:
 def running(workspace: Workspace, keys: Keys, **options: Any) -> Iterator[Running]:
     app = create_app(workspace.folder, **options)
     with (
+        json_logs("info"),
         served(app, http=BoundedProtocol) as address,
         Running(base_url=address, timeout=PATIENCE_SECONDS) as client,
     ):

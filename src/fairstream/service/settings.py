@@ -334,49 +334,44 @@ only when asked."""
             tables[name] = table | given
         for name in tables[_LEARNING].keys() - LEARNING_OPTIONS.split():
             raise ConfigurationError(
-                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(_names(_LEARNING))}"
+                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(_texts(_LEARNING))}"
             )
         parts = {name: type(cls.model_fields[name].default)(**tables[name]) for name in _PARTS}
         return cls(**{**options, **_from_environment()}, **parts, learning_options=tables[_LEARNING])
 
     def to_toml(self) -> str:
         """Return the content of the file, each option with its description above it."""
-        lines = list(_lines(self))
-        lines += ["", f"[{_LEARNING}]", *_lines_of_learning(self.learning, self.learning_options)]
-        for name in _PARTS:
-            lines += ["", f"[{name}]", *_lines(getattr(self, name))]
-        return "\n".join([*lines, ""])
+        tables = {_LEARNING: _lines_of_learning(self.learning, self.learning_options)}
+        tables |= {name: _lines(getattr(self, name)) for name in _PARTS}
+        lines = [line for name, options in tables.items() for line in ("", f"[{name}]", *options)]
+        return "\n".join([*_lines(self), *lines, ""])
 
     def write(self, folder: Path) -> None:
         """Write the file."""
         replace_file(folder / FILE, self.to_toml().encode())
 
 
-def _names(table: str | None) -> list[str]:
-    """Return the names of the options of a table, or of those outside of the tables."""
+def _texts(table: str | None) -> dict[str, bool]:
+    """Return the names of the options of a table, or of those outside of the tables, and which of them are texts."""
     if table == _LEARNING:
-        return LEARNING_OPTIONS.split()
-    if table is not None:
-        return list(type(LiveConfig.model_fields[table].default).model_fields)
-    return [name for name in LiveConfig.model_fields if name not in (*_PARTS, "learning_options")]
+        return dict.fromkeys(LEARNING_OPTIONS.split(), False)
+    kind = LiveConfig if table is None else type(LiveConfig.model_fields[table].default)
+    options = {name: field.annotation in (str, str | None) for name, field in kind.model_fields.items()}
+    return {name: is_text for name, is_text in options.items() if name not in (*_PARTS, "learning_options")}
 
 
 def _from_environment(table: str | None = None) -> dict[str, Any]:
     """Return the options of a table that variables such as FAIRSTREAM_GATE_K set; a value is TOML or plain text."""
     prefix = "FAIRSTREAM_" if table is None else f"FAIRSTREAM_{table.upper()}_"
-    kind = None if table == _LEARNING else LiveConfig if table is None else type(LiveConfig.model_fields[table].default)
+    texts = {prefix + name.upper(): (name, is_text) for name, is_text in _texts(table).items()}
     options = dict[str, Any]()
-    for name in _names(table):
-        if (text := os.environ.get(prefix + name.upper())) is not None:
-            is_text = kind is not None and kind.model_fields[name].annotation in (str, str | None)
+    for variable, text in os.environ.items():
+        if variable in texts:
+            name, is_text = texts[variable]
             options[name] = text if is_text else _value(text)
-    if table is not None:
-        given = {name for name in os.environ if name.startswith(prefix)}
-        for name in sorted(given - {prefix + option.upper() for option in options}):
-            raise ConfigurationError(
-                f"the environment variable {name} sets no option of [{table}]; the options are "
-                f"{', '.join(_names(table))}"
-            )
+        elif table is not None and variable.startswith(prefix):
+            names = ", ".join(_texts(table))
+            raise ConfigurationError(f"the environment variable {variable} sets no option of [{table}]: {names}")
     return options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -17,7 +17,7 @@ from fairstream.service.api import experiments, health, impressions, ingest, ite
 from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import answer
 from fairstream.service.api.limits import BodyLimits
-from fairstream.service.api.monitoring import RequestLogging, json_logs
+from fairstream.service.api.monitoring import RequestLogging
 from fairstream.service.api.service import Service
 from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.settings import Every
@@ -27,22 +27,18 @@ ROUTERS = tuple(part.router for part in (recommendations, ingest, items, impress
 _log = logging.getLogger("fairstream.api")
 
 
-def create_app(workspace_folder: Path, *, every: str | None = None, log_level: str | None = "info") -> FastAPI:
-    """Return the service of a workspace; `every` overrides the schedule of its configuration.
-
-    Without a `log_level` its logs are left as they are.
-    """
+def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
+    """Return the service of a workspace; `every` overrides the schedule of its configuration."""
     workspace = Workspace.open(workspace_folder, for_requests=True)
     schedule = every or workspace.config.every
     service = Service(workspace, Every.parse(schedule) if schedule else None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with nullcontext() if log_level is None else json_logs(log_level):
-            async with service.running():
-                _log.info("service started", extra={"every": schedule})
-                yield
-            _log.info("service stopped")
+        async with service.running():
+            _log.info("service started", extra={"every": schedule})
+            yield
+        _log.info("service stopped")
 
     app = FastAPI(
         title="fairstream",

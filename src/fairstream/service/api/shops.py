@@ -58,7 +58,7 @@ class Shop:
         SHOP.set(self._name)
         while not stopping.is_set():
             try:
-                app = await asyncio.to_thread(create_app, self._folder, every=self._every, log_level=None)
+                app = await asyncio.to_thread(create_app, self._folder, every=self._every)
                 async with app.router.lifespan_context(app):
                     with suppress(TimeoutError):
                         await asyncio.wait_for(_loaded(app), _LOADING_SECONDS)
