@@ -224,18 +224,20 @@ def test_a_filter_never_returns_what_it_forbids_while_items_change() -> None:
             catalogue = after
             with lock:  # from here on it may not: the change is acknowledged
                 now = time.monotonic()
-                forbidden_since.update({name: now for name, may in zip(names, allowed, strict=True) if not may})
+                for name, may in zip(names, allowed, strict=True):
+                    if not may and forbidden_since[name] == np.inf:
+                        forbidden_since[name] = now
 
     def ask(seed: int) -> None:
         random = np.random.default_rng(seed)
         while not stop.is_set():
             user, k = f"u{random.integers(0, 40)}", int(random.integers(1, 60))
             with lock:
-                gone = {item for item, since in forbidden_since.items() if since < time.monotonic()}
+                gone = {item: since for item, since in forbidden_since.items() if since < np.inf}
             items = answering.current.recommend(user, k, where="stock > 0").items
             n_answers[0] += 1
-            with lock:  # those that were forbidden before the request, and were not allowed again meanwhile
-                problems.extend(item for item in items if item in gone and forbidden_since[item] < np.inf)
+            with lock:  # forbidden before the request, and not allowed for a moment meanwhile
+                problems.extend(item for item in items if gone.get(item) == forbidden_since[item])
 
     threads = [threading.Thread(target=change), *(threading.Thread(target=ask, args=(seed,)) for seed in range(3))]
     for thread in threads:

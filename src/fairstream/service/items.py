@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -29,6 +30,7 @@ from fairstream.service.settings import FILE, ItemProperties
 _items = schema.items
 _MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
 _ROWS_AT_ONCE = 2_000  # more would hold up requests for lists, while JSON is read and written
+_PAGES_AT_ONCE = 50  # each change of the catalogue copies its columns
 _ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_LENGTH}}}")
 _BAD = re.compile("[\0\ud800-\udfff]")  # no database stores these
 _STORE = """
@@ -299,9 +301,13 @@ class CatalogueReader:
     def catch_up(self) -> Catalogue:
         """Read what has changed; any thread may call it, and what was committed before is in the result."""
         with self._lock:
-            for rows, properties in _pages(self._engine, self._last):
-                self.catalogue = self.catalogue.updated(
-                    [row.item_id for row in rows], [row.available for row in rows], properties
-                )
-                self._last = (rows[-1].version, rows[-1].item_id)
+            pages = _pages(self._engine, self._last)
+            while part := [*islice(pages, _PAGES_AT_ONCE)]:
+                changed = {
+                    row.item_id: (row.available, of_row)
+                    for rows, properties in part
+                    for row, of_row in zip(rows, properties, strict=True)
+                }
+                self.catalogue = self.catalogue.updated([*changed], *map(list, zip(*changed.values(), strict=True)))
+                self._last = (part[-1][0][-1].version, part[-1][0][-1].item_id)
             return self.catalogue

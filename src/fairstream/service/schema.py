@@ -137,7 +137,7 @@ items = sa.Table(  # the catalogue; an item that is not in it has no properties 
     Column("properties", sa.Text, nullable=False, comment="a JSON object"),
     Column("changed", sa.BigInteger, nullable=False),
     Column("version", sa.BigInteger, nullable=False, comment="of `changes` for items when the row was written"),
-    sa.Index("items_by_version", "version"),
+    sa.Index("items_by_version", "version", "item_id"),
 )
 
 changes = sa.Table(  # how often something has changed: processes poll these few rows instead of whole tables
