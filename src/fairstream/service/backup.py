@@ -118,8 +118,6 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
             for line in (forgotten or "").split():  # each is JSON without blanks
                 apply_forgotten(workspace, line, by=by)
             write_private(made / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
-        if folder.exists():
-            folder.rmdir()
         made.replace(folder)
     return contents
 

@@ -186,10 +186,8 @@ def _drop_dead_workers(folder: Path) -> None:
 
 def _request_id(scope: Scope) -> str:
     """Return the id that the client has sent, or a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SENT_ID.fullmatch(value):
-            return str(value, "ascii")
-    return f"{_PROCESS}{next(_numbers):x}"
+    sent: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
+    return sent.decode() if _SENT_ID.fullmatch(sent) else f"{_PROCESS}{next(_numbers):x}"
 
 
 class RequestLogging:
