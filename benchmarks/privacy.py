@@ -23,7 +23,7 @@ NAMES = ["a", "b"]
 
 def year(n_people: int, days: float, seed: int = 0) -> tuple[int, float, float, float]:
     """The releases of a year, the errors of the last gap by noise and by sampling, and the cost of the year."""
-    rng, budget, n_released, noise, sampling = np.random.default_rng(seed), Budget(Privacy(), since=0), 0, 0.0, 0.0
+    rng, budget, n_released, noise, sampling = np.random.default_rng(seed), Budget(Privacy()), 0, 0.0, 0.0
     codes = (np.arange(n_people) % 2).astype(np.int16)
     values, sizes = np.full(n_people, np.nan), dict.fromkeys(NAMES, n_people / 2)
     for n in range(round(364 / days)):

@@ -56,7 +56,7 @@ OFF, ON = Privacy(epsilon_per_quarter="off"), Privacy()
 
 def rich(privacy: Privacy = ON) -> Budget:
     """A budget of which nothing was spent in a quarter."""
-    return Budget(privacy, since=0, at=2 * QUARTER)
+    return Budget(privacy, at=2 * QUARTER)
 
 
 def released_by(secret: int, privacy: Privacy = ON, sizes: Mapping[str, float] | None = None) -> Release:
@@ -131,7 +131,7 @@ def test_four_hundred_updates_reveal_no_more_than_the_budget_allows(days: float)
     values, codes = crowd(1000, np.random.default_rng(2))
     rights, costs, n_trials = [], [], 160
     for secret in range(n_trials):
-        budget, truth, evidence = Budget(ON, since=0), secret % 2, 0.0
+        budget, truth, evidence = Budget(ON), secret % 2, 0.0
         mine, theirs = with_target(values, codes, truth)
         for n in range(400):
             budget.at = int(n * days * DAY)
@@ -152,7 +152,7 @@ def test_four_hundred_updates_reveal_no_more_than_the_budget_allows(days: float)
     assert max(costs) <= (years * 4 + 1) * budget.limit("report")
     assert np.mean(rights) <= guess_of(max(costs)) + 3 * math.sqrt(0.25 / n_trials)
     if days < 1:  # nine days
-        assert guess_of(max(costs)) < 0.62
+        assert max(costs) <= budget.limit("report")
 
 
 def replayed(secret: int, epsilon: Any, n: int = 4000, gain: float = 0.0) -> PeriodReplay:
@@ -252,7 +252,7 @@ def test_mu_and_epsilon_agree() -> None:
     st.sampled_from([1.0, 4.0]),
 )
 def test_no_quarter_spends_more_than_its_budget(steps: list[tuple[int, float, str]], epsilon: float) -> None:
-    budget = Budget(Privacy(epsilon_per_quarter=epsilon), since=0)
+    budget = Budget(Privacy(epsilon_per_quarter=epsilon))
     for wait, share, what in steps:
         budget.at += wait
         allowed = budget.allowed(what)
@@ -276,7 +276,7 @@ def test_the_first_update_publishes_sizes_by_which_costs_are_reckoned() -> None:
 def test_while_history_is_replayed_nothing_is_spent() -> None:
     values, codes = crowd(3000, np.random.default_rng(0))
     for waits in (True, False):
-        budget = Budget(ON, since=0, at=2 * QUARTER, waits=waits)
+        budget = Budget(ON, at=2 * QUARTER, waits=waits)
         groups = Release(b"a", 20, "x", budget).report(values, codes, NAMES)
         assert bool(groups.sizes) == bool(budget.spent) == (not waits)
         assert waits == ("imported history" in groups.why)
@@ -306,7 +306,7 @@ def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise()
     """Weekly updates, each of which tests 60 % of the people: a gap of 0.05 is seen within a quarter."""
     n_seen = 0
     for seed in range(20):
-        rng, budget = np.random.default_rng(seed), Budget(ON, since=0)
+        rng, budget = np.random.default_rng(seed), Budget(ON)
         codes = (np.arange(2000) % 2).astype(np.int16)
         values, gaps = np.full(2000, np.nan), list[Normal]()
         for week in range(13):

@@ -16,9 +16,10 @@ from streams import SMALL, know, periods_of, take_in
 
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods, events_of
+from fairstream.service.gaps import latest_gap
 from fairstream.service.learning import Learning
 from fairstream.service.registry import models
-from fairstream.service.settings import Every, Gate
+from fairstream.service.settings import Every, Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import make_keys, running, wait_until
@@ -99,6 +100,40 @@ def test_parts_with_too_few_users_join(new_workspace: Maker) -> None:
     assert all(period.evaluation["n_tested_users"] >= 110 for period in periods[1:] if period.evaluation)
     assert EventStore(workspace).n_open() > 0  # the end has too few, and waits
     assert updates.request_if_due(workspace, Every.parse("1d"), "schedule") is None
+
+
+def test_after_an_import_the_budget_shows_groups_and_their_regret(new_workspace: Maker) -> None:
+    """With what accrues in a month nothing was shown of a shop with 3,000 people."""
+    parts, people = periods_of(n_users=3000, n_items=300, n_events=60_000, disparity=0.8)
+    workspace = new_workspace(**{**QUICK, "privacy": Privacy()})
+    know(workspace, people)
+    take_in(workspace, pa.concat_tables(parts))
+    updates.run(workspace)
+    *before, last = closed_periods(workspace.engine)
+    assert all(period.evaluation["withheld"] for period in before if period.evaluation)
+    assert last.evaluation is not None
+    assert last.evaluation["withheld"] == {}
+    assert latest_gap([last])[1] is not None
+    [newest] = models(workspace.engine, limit=1)
+    assert set(newest.about["control"]["regret"]) == {"majority", "minority"}
+
+
+def test_a_model_without_levels_says_so(new_workspace: Maker) -> None:
+    workspace = new_workspace(**{**SMALL, "privacy": Privacy()})
+    know(workspace, PEOPLE)
+    take_in(workspace, pa.concat_tables(PARTS))
+    update(workspace)
+    update(workspace)
+    [newest] = models(workspace.engine, limit=1)
+    assert "levels change nothing" in newest.about["control"]["sentence"]
+
+
+def test_a_small_rest_of_history_does_not_withhold_numbers_of_groups(new_workspace: Maker) -> None:
+    workspace = imported(new_workspace, gate=Gate(min_tested_users=110, min_group_size=20), privacy=Privacy())
+    updates.run(workspace)
+    assert EventStore(workspace).n_open() > 0
+    withheld = closed_periods(workspace.engine)[-1].evaluation["withheld"]
+    assert not any("imported history" in reason for reason in withheld.values())
 
 
 def test_events_of_a_day_are_one_period(new_workspace: Maker) -> None:

@@ -134,7 +134,7 @@ def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, all
 def top_k_at_levels(model: Scorer, requests: Requests, tilts: Tilt, *, n_items: int, k: int) -> tuple[Lists, Mask]:
     """The lists as served, and (L, R, k) their hits at L levels (`tilts` is (L, n_items)), from the same scores."""
     allowed, served = requests.contexts.items, requests.contexts.tilt
-    if type(model).tilted is Scorer.tilted or (allowed is not None and len(allowed) == 0):  # levels change nothing
+    if not model.has_levels or (allowed is not None and len(allowed) == 0):  # levels change nothing
         lists = top_k_of_all(model, requests, n_items=n_items, k=k)
         return lists, np.broadcast_to(lists.hits, (len(tilts), *lists.hits.shape))
     first = np.zeros(n_items, np.float32)

@@ -86,6 +86,11 @@ class Scorer(nn.Module, ABC):
         """
         return lambda start, stop: self.score_range(users, start, stop, context)
 
+    @property
+    def has_levels(self) -> bool:
+        """Whether levels change its scores."""
+        return type(self).tilted is not Scorer.tilted
+
     def tilted(self, scores: Tensor, tilt: Tensor, context: Context) -> Tensor:
         """Scores (B, C) and the tilts (C,) of the same items → the scores at that level (see `models.levels`).
 

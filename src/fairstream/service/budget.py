@@ -27,7 +27,6 @@ SHARES: Final = {"sizes": 0.05, "report": 0.6, "gate": 0.15, "target": 0.2}
 """How the budget is divided: the sizes of groups among all people, the numbers of periods, the gate, the target."""
 DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
-_FIRST = 31 * DAY  # the first numbers may cost what accrues in so much time
 
 
 class Spend(Record):
@@ -44,23 +43,23 @@ class Budget:
     """What may be spent on groups at a time; it accrues evenly and is lost after a quarter.
 
     Each purpose has its share. It may spend what has accrued since it spent last, so that one update does not use up
-    what later ones need; and in no quarter more than its share.
+    what later ones need; and in no quarter more than its share. The first numbers may cost all of it: what is known
+    of an imported history can be seen at once.
     """
 
     privacy: Privacy
     spent: list[tuple[int, str, float]] = field(default_factory=list)
     at: int = 0
-    since: int | None = None  # when the first period was closed
     waits: bool = False  # until imported history is replayed: its periods are closed within minutes, and one can pay
     new: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def read(cls, engine: Engine, privacy: Privacy, *, waits: bool = False) -> Budget:
-        rows, first, at = schema.privacy_spent.c, func.min(schema.periods.c.closed), now()
+        rows, at = schema.privacy_spent.c, now()
         recent = select(rows.time, rows.what, rows.cost).where(rows.time > at - QUARTER)
         with reading(engine) as connection:
             spent = [(row.time, row.what, row.cost) for row in connection.execute(recent)]
-            return cls(privacy, spent, at, connection.scalar(select(first)), waits)
+        return cls(privacy, spent, at, waits)
 
     @property
     def is_off(self) -> bool:
@@ -73,16 +72,19 @@ class Budget:
 
     def allowed(self, what: str) -> float:
         """What a purpose may spend now."""
-        own, limit = [(time, cost) for time, name, cost in self.spent if name == what], self.limit(what)
+        limit, last = self.limit(what), self._last(what)
         if self.is_off or self.waits:
             return limit if self.is_off else 0.0
-        accrued = limit * min(1.0, max(0, self.at - self._last(what)) / QUARTER)
-        return min(accrued, limit - sum(cost for time, cost in own if time > self.at - QUARTER))
+        accrued = limit if last is None else limit * min(1.0, (self.at - last) / QUARTER)
+        used = sum(cost for time, name, cost in self.spent if name == what and time > self.at - QUARTER)
+        return max(0.0, min(accrued, limit - used))
 
     def when(self, what: str, cost: float) -> int | None:
         """When a cost will have accrued; None: never."""
-        limit = self.limit(what)
-        return None if cost > limit else max(self.at, self._last(what) + int(cost / limit * QUARTER))
+        limit, last = self.limit(what), self._last(what)
+        if cost > limit:
+            return None
+        return self.at if last is None else max(self.at, last + int(cost / limit * QUARTER))
 
     def spend(self, what: str, cost: float, published: dict[str, Any] | None = None) -> None:
         if not self.is_off:
@@ -94,9 +96,8 @@ class Budget:
         if self.new:
             connection.execute(insert(schema.privacy_spent), self.new)
 
-    def _last(self, what: str) -> int:
-        own = [time for time, name, _ in self.spent if name == what]
-        return max(own) if own else (self.at if self.since is None else self.since) - _FIRST
+    def _last(self, what: str) -> int | None:
+        return max((time for time, name, _ in self.spent if name == what), default=None)
 
 
 def spends(engine: Engine, what: str | None = None, limit: int | None = None) -> list[Spend]:

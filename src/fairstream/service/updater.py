@@ -44,7 +44,7 @@ from fairstream.service.event_store import (
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, rejects_drift
-from fairstream.service.hold_out import max_events_of_user
+from fairstream.service.hold_out import Split, max_events_of_user
 from fairstream.service.model_store import folder_hash
 from fairstream.service.privacy import NO_GROUPS, Release, reported, reported_regret
 from fairstream.service.records import Model, Period
@@ -54,6 +54,7 @@ from fairstream.strategies import TARGETS, PeriodReplay
 
 _NO_GROUPS = "fewer than two groups are known, so nothing is done for fairness and no gap is measured"
 _NOT_REPLAYED = "the level stays as it was: no level could be replayed on this period"
+_NO_LEVELS = "no level: levels change nothing in the lists of this model; blend and the popularities have levels"
 Kind = Literal["promoted", "rejected", "failed", "skipped"]
 Say = Callable[[str], None]
 
@@ -113,27 +114,24 @@ class _Update:
         self.t = len(self.periods)
         before = self.periods[-1] if self.periods else None
         self.first, self.last = (before.last_seq + 1 if before else 1), last
-        self.events = in_order(store.learned(self.first - 1, self.last))
+        self.events, self.split, self.max_of_user = self._split(self.first - 1, self.last, self.t)
         self.of_keys, _ = store.open_by_key()
         self.sha256 = _hash(self.events)
         late = pc.less(self.events["time"], before.latest_time) if before else None
         self.n_late = 0 if late is None else pc.sum(late).as_py() or 0  # by their clock, so that no replay is late
         current = in_service(self.engine)
         self.in_service = None if current is None else current.model
-        self.max_of_user = max_events_of_user(_counts(self.events), self.gate.max_user_share)
-        self.split = split_events(workspace, self.events, self.t, self.gate.held_out, self.max_of_user)
         self.start = None if afresh else self.in_service
 
     def run(self) -> Outcome:
         held_out, needed = self.split.held_out, self.gate.min_tested_users
-        is_judged = pc.is_in(held_out["kind"], pa.array(self.kinds.judged, pa.string()))
-        n_users = pc.count_distinct(held_out.filter(is_judged)["user_id"]).as_py()
-        if n_users < needed:
+        if (n_users := self._n_judging(self.split)) < needed:
             return self._skip(
                 f"{n_users} users have held-out {self.kinds.words} to judge by, {needed} are needed "
                 f"(gate.min_tested_users)"
             )
-        waits = self.replay_until is not None and self.last < self.replay_until
+        rest = None if self.replay_until is None else self._split(self.last, self.replay_until, self.t + 1)[1]
+        waits = rest is not None and self._n_judging(rest) >= needed  # then a later part will be judged, too
         self.budget = Budget.read(self.engine, self.workspace.config.privacy, waits=waits)
         sizes = next((spend.published for spend in spends(self.engine, "sizes", 1)), {})
         label = f"{self.t} {self.sha256}"
@@ -158,6 +156,19 @@ class _Update:
         return self._conclude(
             trial, evaluation, Decision(tuple(map(self._named, self._checks(trial, drifts)))), seconds
         )
+
+    def _split(self, after: int, until: int, t: int) -> tuple[pa.Table, Split, int]:
+        """Read events in order and split them; the last part is the number from which on one user's do not count."""
+        events = in_order(EventStore(self.workspace).learned(after, until))
+        counts = pc.value_counts(events["user_id"]).field("counts").to_numpy()
+        max_of_user = max_events_of_user(counts, self.gate.max_user_share)
+        return events, split_events(self.workspace, events, t, self.gate.held_out, max_of_user), max_of_user
+
+    def _n_judging(self, split: Split) -> int:
+        """How many users have held-out events of the kinds that judge."""
+        is_judged = pc.is_in(split.held_out["kind"], pa.array(self.kinds.judged, pa.string()))
+        n_users: int = pc.count_distinct(split.held_out.filter(is_judged)["user_id"]).as_py()
+        return n_users
 
     def _named(self, check: Check) -> Check:
         """A check whose sentence names the kinds that judge."""
@@ -325,11 +336,6 @@ class _Update:
         return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon_per_quarter) | kinds
 
 
-def _counts(events: pa.Table) -> Any:
-    """The number of events of each user."""
-    return pc.value_counts(events["user_id"]).field("counts").to_numpy()
-
-
 def _hash(events: pa.Table) -> str:
     digest = hashlib.sha256()
     for name in ("user_id", "item_id", "time", "kind"):
@@ -348,11 +354,12 @@ def _control(trial: Trial, names: list[str], epsilon: float | str) -> dict[str, 
         return about
     decision = None if update is None else update.decision
     name = next(name for name, kind in TARGETS.items() if isinstance(target, kind))
+    why = _NOT_REPLAYED if recommender.model.has_levels else _NO_LEVELS
     periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
     about["control"] = {
         "target": {"name": name, **asdict(target)},
         "level": state.level._asdict(),
-        "sentence": _NOT_REPLAYED if decision is None else decision.sentence,
+        "sentence": why if decision is None else decision.sentence,
         **reported_regret(periods, state.level, names, epsilon),
     }
     return about
