@@ -23,7 +23,10 @@ import torch
 
 from fairstream.models.mf import MFScorer
 from fairstream.service.items import CatalogueReader, store
-from fairstream.service.serving import Ask, Serving, ServingModel, popularity_of
+from fairstream.service.lists import Ask
+from fairstream.service.ranking import popularity_of
+from fairstream.service.serving import Serving
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 
@@ -55,7 +58,7 @@ def measure(model: ServingModel, users: list[str], where: str, n_requests: int) 
     """Return the milliseconds of a request: in the median, 99 % and all, and 99 % without waiting for others."""
     seconds, processor = [], []
     for at in range(n_requests):
-        ask = Ask(K, where.format(100 + at))
+        ask = Ask(K, where=where.format(100 + at))
         moment, spent = time.perf_counter(), time.thread_time()
         model.json(users[at % len(users)], ask)
         seconds.append(time.perf_counter() - moment)

@@ -16,7 +16,7 @@ import torch
 from fairstream.data import UNKNOWN, Groups, History, Vocabulary
 from fairstream.models import resolve_model
 from fairstream.recommender import State
-from fairstream.service.serving import ServingModel
+from fairstream.service.serving_model import ServingModel
 
 
 def serving_model(name: str, n_users: int, n_items: int, events_per_user: int) -> ServingModel:

@@ -14,7 +14,7 @@ import torch
 
 import fairstream
 from fairstream import Context, FairRecommender, ItemTable, Scorer
-from fairstream.service.serving import ServingModel
+from fairstream.service.serving_model import ServingModel
 from fairstream.strategies import Keep
 from support import make_recommender
 

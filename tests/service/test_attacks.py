@@ -17,7 +17,7 @@ from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model
-from fairstream.service.serving import ServingModel
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 

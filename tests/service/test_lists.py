@@ -17,9 +17,11 @@ from fairstream import FairRecommender, read_events
 from fairstream.data.catalogue import Catalogue
 from fairstream.data.filters import FilterError, Kind
 from fairstream.errors import DataError
-from fairstream.service import serving
+from fairstream.service import ranking, serving_model
+from fairstream.service.lists import Ask
 from fairstream.service.rules import Rules, rules_from_json
-from fairstream.service.serving import Ask, Serving, ServingModel
+from fairstream.service.serving import Serving
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import EventKinds
 from support import make_recommender
 
@@ -63,14 +65,14 @@ def test_a_filtered_list_is_the_ranking_of_all_items_without_the_others(
     model: str, few: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it comes from a cached ranking, a longer one, or one of the allowed items alone."""
-    monkeypatch.setattr(serving, "_FEW", few)
-    monkeypatch.setattr(serving, "MIN_LENGTH", 8)
+    monkeypatch.setattr(serving_model, "_FEW", few)
+    monkeypatch.setattr(ranking, "MIN_LENGTH", 8)
     for user in ("u1", "u2", "nobody"):
         complete = new_serving(model).current.recommend(user, N_ITEMS)
-        ranking = list(zip(complete.items, complete.scores, strict=True))
+        whole = list(zip(complete.items, complete.scores, strict=True))
         answering = new_serving(model).current
         for where, passes in FILTERS.items():
-            expected = [each for each in ranking if passes(PROPERTIES[int(each[0][1:])])]
+            expected = [each for each in whole if passes(PROPERTIES[int(each[0][1:])])]
             for k in (1, 10, 100):
                 for answer in (answering.recommend(user, k, where=where), answering.recommend(user, k, where=where)):
                     assert answer.items == [item for item, _ in expected[:k]], (where, k)
@@ -149,7 +151,7 @@ def test_boosts_are_those_of_the_whole_ranking_however_long_the_cached_one_is(
     rules = [{"boost": {"filter": text, "factor": factor}} for text, factor in factors]
     whole = new_serving(model, rules).current.recommend("u1", N_ITEMS, where=where)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving, "MIN_LENGTH", 4)
+        patch.setattr(ranking, "MIN_LENGTH", 4)
         assert new_serving(model, rules).current.recommend("u1", k, where=where).items == whole.items[:k]
 
 

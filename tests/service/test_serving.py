@@ -20,8 +20,11 @@ from fairstream import FairRecommender, load, read_events
 from fairstream.data.catalogue import Catalogue
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models.blend import PAUSES
-from fairstream.service import recent, serving
-from fairstream.service.serving import Answer, Ask, Serving, ServingModel, popularity_of
+from fairstream.service import ranking, recent
+from fairstream.service.lists import Answer, Ask
+from fairstream.service.ranking import popularity_of
+from fairstream.service.serving import Serving
+from fairstream.service.serving_model import ServingModel
 from support import make_recommender
 
 N_USERS, N_ITEMS = 30, 60
@@ -238,25 +241,8 @@ def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(mo
         assert answering.current.cached_json("u2", Ask(10)) is not None
 
 
-@pytest.mark.parametrize("model", ["mf", "ncf", "popularity"])
-def test_a_model_that_reads_no_histories_needs_no_other_list_after_an_event(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "MIN_LENGTH", 32)
-    answering = new_serving(model)
-    for user in ("u1", "u2"):
-        *items, last = new_serving(model).current.recommend(user, N_ITEMS).items
-        assert answering.current.recommend(user, 20).items == items[:20]
-        for at in range(5):
-            answering.stored(table([(user, items.pop(at)), (user, last)]))
-            assert answering.current.cached_json(user, Ask(20)) is not None
-            assert answering.current.recommend(user, 20).items == items[:20]
-        assert answering.current.cached_json(user, Ask(32)) is None  # there may be others that were not ranked
-        assert answering.current.recommend(user, N_ITEMS).items == items
-
-
 def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MIN_LENGTH", 32)
+    monkeypatch.setattr(ranking, "MIN_LENGTH", 32)
     answering = new_serving("mf")
     first = answering.current.recommend("u1", 20).items
     set_available(answering, dict.fromkeys(first, False))
@@ -336,7 +322,7 @@ def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
 
 def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
-    model, rank = answering.current, answering.current._rank
+    ranker, rank = answering.current._ranker, answering.current._ranker.rank
     before = answering.current.recommend("u1", 10)
     answering.stored(table([("u1", before.items[0])]))
 
@@ -346,7 +332,7 @@ def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monke
         answering.stored(table([("u1", before.items[1])]))
         return made
 
-    monkeypatch.setattr(model, "_rank", overtaken)
+    monkeypatch.setattr(ranker, "rank", overtaken)
     answering.current.recommend("u1", 10)
     assert not {*before.items[:2]} & {*answering.current.recommend("u1", 10).items}
 

@@ -26,7 +26,7 @@ from fairstream.service.forgetting import forget
 from fairstream.service.gate import Check
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, promote
-from fairstream.service.serving import ServingModel
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import Gate, LiveConfig, Privacy
 from fairstream.service.updater import Outcome, update
 from fairstream.service.workspace import Workspace

@@ -1,16 +1,38 @@
-"""Ranked lists, and the cache of the users' lists."""
+"""Requests for lists, ranked lists and their cache, and the answers."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 Source = Literal["model", "popularity"]
 MIN_LENGTH = 64  # lists are ranked longer than requested: further items cost little, another ranking much
 MAX_LENGTH, ITEMS_PER_PLACE = 512, 2_000  # the more items there are, the more another ranking costs
+
+
+class Ask(NamedTuple):
+    """A request for a list."""
+
+    k: int
+    exclude: Collection[str] = ()
+    only: Collection[str] | None = None
+    where: str = ""  # a filter of the items
+    explain: bool = False  # whether to add the item of the history that is most similar to each
+
+
+class Answer(NamedTuple):
+    """A recommendation list."""
+
+    items: list[str]
+    scores: list[float | None]  # None in lists by popularity: they would show how much the level moves an item
+    source: Source  # popularity, where the model cannot score the user
+    model: str | None  # the model in memory; None: popularity answers everybody
+    because: list[str | None] | None = None  # the item of the history that is most similar to each
 
 
 @dataclass(eq=False, slots=True)
@@ -23,11 +45,6 @@ class RankedList:
     is_complete: bool  # no further item could follow the last one
     expires: float = np.inf  # when the time since the user's events has changed too much
     written: tuple[tuple[int, int], bytes] | None = None  # the JSON of a list without filter, with k and shop's serial
-
-    def without(self, rows: list[int]) -> RankedList:
-        """Drop items, for a model that reads no histories."""
-        stay = ~np.isin(self.rows, rows)
-        return RankedList(self.rows[stay], self.scores[stay], self.source, self.is_complete, self.expires)
 
 
 Key = str | None  # a user; None stands for all strangers, so that they evict no other
@@ -43,11 +60,13 @@ class ListCache:
         self._max_items, self._n_items = max_lists * MIN_LENGTH, 0
         self._lists: OrderedDict[Key, RankedList | object] = OrderedDict()
 
-    def get(self, key: Key) -> RankedList | object | None:
-        return self._lists.get(key)
-
-    def touch(self, key: Key) -> None:
+    def get(self, key: Key) -> RankedList | None:
+        """Return a list, which is the latest from now on."""
+        ranked = self._lists.get(key)
+        if not isinstance(ranked, RankedList):
+            return None
         self._lists.move_to_end(key)
+        return ranked
 
     def begin(self, keys: list[Key]) -> object:
         """Mark lists that are being made, and return the mark; `put` needs it."""
@@ -65,10 +84,6 @@ class ListCache:
         self._n_items += _size(ranked)
         while self._n_items > self._max_items:
             self._n_items -= _size(self._lists.popitem(last=False)[1])
-
-    def replace(self, key: Key, ranked: RankedList) -> None:
-        self._n_items += _size(ranked) - _size(self._lists[key])
-        self._lists[key] = ranked
 
     def drop(self, key: Key) -> None:
         self._n_items -= _size(self._lists.pop(key, None))
@@ -89,3 +104,20 @@ class ListCache:
 
 def _size(ranked: object) -> int:
     return max(MIN_LENGTH, len(ranked.rows)) if isinstance(ranked, RankedList) else 0
+
+
+def written(answer: Answer) -> bytes:
+    """The JSON of a list without its user; nine digits distinguish any two scores."""
+    scores = ("null" if score is None else f"{score:.9g}" for score in answer.scores)
+    parts = [f'"item_id":{quoted(item)},"score":{score}' for item, score in zip(answer.items, scores, strict=True)]
+    if answer.because is not None:
+        reasons = ("null" if item is None else quoted(item) for item in answer.because)
+        parts = [f'{part},"because":{reason}' for part, reason in zip(parts, reasons, strict=True)]
+    pairs = ",".join(f"{{{part}}}" for part in parts)
+    model = "null" if answer.model is None else quoted(answer.model)
+    return f'"model":{model},"source":"{answer.source}","items":[{pairs}]}}'.encode()
+
+
+def with_user(user_id: str | None, answer: bytes) -> bytes:
+    """Return the JSON of a list: the answer, and whom it is for."""
+    return b'{"user_id":%b,%b' % (("null" if user_id is None else quoted(user_id)).encode(), answer)

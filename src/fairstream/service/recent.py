@@ -47,22 +47,27 @@ class RecentEvents:
     def __contains__(self, user: str) -> bool:
         return user in self._of
 
-    def add(self, user: str, events: list[tuple[int, float, bool]]) -> list[int]:
-        """Add a user's events but those with items that the user has had for good; return their positions."""
-        columns = self._of.pop(user, None) or _Columns(array("i"), array("d"), array("b"))
-        self._of[user] = columns
-        final = {item for item, returns in zip(columns.items, columns.returns, strict=True) if not returns}
-        added = []
-        for at, (item, second, returns) in enumerate(events):
-            if item not in final:
-                columns.items.append(item)
-                columns.seconds.append(second)
-                columns.returns.append(returns)
-                added.append(at)
-                if not returns:
-                    final.add(item)
+    def add(self, users: list[str], items: list[int], seconds: list[float], returns: list[bool]) -> list[str]:
+        """Add events but those with items that their user has had for good; return the users of the added ones."""
+        of_users: dict[str, list[int]] = {}
+        for at, user in enumerate(users):
+            of_users.setdefault(user, []).append(at)
+        added: list[int] = []
+        for user, places in of_users.items():
+            columns = self._of.pop(user, None) or _Columns(array("i"), array("d"), array("b"))
+            self._of[user] = columns
+            final = {item for item, comes_back in zip(columns.items, columns.returns, strict=True) if not comes_back}
+            for at in places:
+                if items[at] not in final:
+                    columns.items.append(items[at])
+                    columns.seconds.append(seconds[at])
+                    columns.returns.append(returns[at])
+                    added.append(at)
+                    if not returns[at]:
+                        final.add(items[at])
         self._n += len(added)
-        return added
+        self.arrived.extend(items[at] for at in sorted(added))
+        return [*{users[at]: None for at in added}]
 
     def of(self, users: Iterable[str]) -> list[UserEvents]:
         columns = (self._of.get(user, _NOTHING) for user in users)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,20 +16,29 @@ from fairstream.data.filters import MISSING, Mask
 from fairstream.service.rules import NO_RULES, Rules
 
 _CACHED_MASKS = 64  # at a byte for each item
-_NOBODY: Rows = np.empty(0, np.int64)
 
 
-class Allowed(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Allowed:
     """The items that may be in one list: those of the mask, of which there are n, but for `left_out`."""
 
     mask: Mask  # (n_items,)
     n: int
-    left_out: Rows = _NOBODY
+    left_out: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    similar: dict[tuple[str, int], Any] = field(default_factory=dict)  # lists of similar items among them
+
+    @classmethod
+    def of(cls, mask: Mask) -> Self:
+        return cls(mask, int(np.count_nonzero(mask)))
 
     def rows(self) -> Rows:
         """Return their rows."""
         rows = np.flatnonzero(self.mask)
         return rows[~np.isin(rows, self.left_out)] if len(self.left_out) else rows
+
+    def among(self) -> Rows | None:
+        """Return the rows of the mask, None if it has all."""
+        return None if self.n == len(self.mask) else np.flatnonzero(self.mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +57,7 @@ class Shop:
     @classmethod
     def of(cls, item_ids: Vocabulary, n_items: int) -> Self:
         """Return a shop in which nobody has described any item."""
-        everything = Allowed(np.ones(n_items, np.bool_), n_items)
+        everything = Allowed.of(np.ones(n_items, np.bool_))
         return cls(item_ids, Catalogue.of({}), NO_RULES, np.full(n_items, -1), everything)
 
     def using(self, catalogue: Catalogue, rules: Rules) -> Self:
@@ -64,7 +73,7 @@ class Shop:
         if not follows or len(catalogue) > n_before or catalogue.available is not self.catalogue.available:
             mask = catalogue.available[rows]
             if not np.array_equal(mask, available.mask):
-                available = Allowed(mask, int(np.count_nonzero(mask)))
+                available = Allowed.of(mask)
         is_other = available is not self.available or rules is not self.rules or not rules.is_empty
         serial = self.serial + is_other
         return replace(self, catalogue=catalogue, rules=rules, rows=rows, available=available, serial=serial)
@@ -80,7 +89,7 @@ class Shop:
                 self._masks.move_to_end(where)
                 return cached[2]
         mask = of_catalogue[self.rows] & self.available.mask
-        allowed = Allowed(mask, int(np.count_nonzero(mask)))
+        allowed = Allowed.of(mask)
         with self._lock:
             self._masks[where] = of_catalogue, self.available.mask, allowed
             while len(self._masks) > _CACHED_MASKS:

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pytest
 
 from fairstream.service.api.batching import ListBatcher
-from fairstream.service.serving import Ask, NotReadyError, Serving, ServingModel, popularity_of
+from fairstream.service.lists import Ask
+from fairstream.service.ranking import popularity_of
+from fairstream.service.serving import NotReadyError, Serving
+from fairstream.service.serving_model import ServingModel
 
 USERS = [f"u{row}" for row in range(200)]
 
@@ -87,7 +90,7 @@ def test_whatever_one_list_raises_fails_no_other(serving: Serving, monkeypatch: 
 def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_one_is_made(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, rank = serving.current, serving.current._rank
+    ranker, rank = serving.current._ranker, serving.current._ranker.rank
     best = serving.current.recommend("nobody", 1).items[0]
 
     async def ask(batcher: ListBatcher) -> bytes:
@@ -99,7 +102,7 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
             later.append(asyncio.run_coroutine_threadsafe(batcher.json("u1", Ask(5)), loop))
             return rank(*arguments)
 
-        monkeypatch.setattr(model, "_rank", overtaken)
+        monkeypatch.setattr(ranker, "rank", overtaken)
         await batcher.json("u1", Ask(5))
         return await asyncio.wrap_future(later[0])
 

@@ -23,8 +23,9 @@ from fairstream.service.database import DatabaseUnavailableError, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.lists import Ask
 from fairstream.service.registry import promote, put_into_service, rollback
-from fairstream.service.serving import Ask, Serving
+from fairstream.service.serving import Serving
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, add_model
 

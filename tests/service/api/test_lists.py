@@ -18,7 +18,8 @@ from fairstream import load
 from fairstream.recommender.vectors import similar_items
 from fairstream.service import registry
 from fairstream.service.event_store import EventStore
-from fairstream.service.serving import Ask, ServingModel
+from fairstream.service.lists import Ask
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.similar import MIN_SHARED
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, events_of

@@ -23,7 +23,8 @@ from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
-from fairstream.service.serving import Ask, Serving
+from fairstream.service.lists import Ask
+from fairstream.service.serving import Serving
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, add_model, make_keys, outage, running, wait_until
@@ -551,14 +552,14 @@ def test_what_is_wrong_with_one_list_is_told_and_spoils_no_other(
 ) -> None:
     _, client = new_service()
     model = without_lists(client).current
-    make = model._make
+    make = model._compute_and_cache
 
     def diverged_for_one(users: list[str], *rest: Any) -> Any:
         if "u31" in users:
             raise ModelError("the model returned NaN")
         return make(users, *rest)
 
-    monkeypatch.setattr(model, "_make", diverged_for_one)
+    monkeypatch.setattr(model, "_compute_and_cache", diverged_for_one)
     with ThreadPoolExecutor(8) as threads:
         paths = [f"/v1/users/u{row}/recommendations" for row in range(25, 40)]
         found = threads.map(lambda path: client.get(path, headers=client.keys.read), paths)

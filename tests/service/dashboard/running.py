@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fairstream.errors import WorkspaceError
 from fairstream.service.dashboard.routes import Health
-from fairstream.service.serving import Answer, Ask
+from fairstream.service.lists import Answer, Ask
 
 
 @dataclass

@@ -18,7 +18,8 @@ from fairstream.service.api.errors import ApiError, cause_of, error_from
 from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventsReceipt, EventStore
 from fairstream.service.impressions import ImpressionsReceipt, Shown, store
-from fairstream.service.serving import Ask, Serving
+from fairstream.service.lists import Ask
+from fairstream.service.serving import Serving
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 

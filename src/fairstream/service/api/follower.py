@@ -20,10 +20,12 @@ from fairstream.service.experiments import Experiment, latest
 from fairstream.service.impressions import shown_after
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests
+from fairstream.service.ranking import popularity_of
 from fairstream.service.recent import MAX_EVENTS
 from fairstream.service.rules import NO_RULES, Rules, rules_from_json
 from fairstream.service.rules import stored as stored_rules
-from fairstream.service.serving import Serving, ServingModel, popularity_of
+from fairstream.service.serving import Serving
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.workspace import Workspace
 
 EVERY_SECONDS = 0.5

@@ -21,7 +21,7 @@ from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import JSON, REF, Body, Count, Id, Reply, Text, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.incoming import MAX_LENGTH, parse_json
-from fairstream.service.serving import Answer, Ask, with_user, written
+from fairstream.service.lists import Answer, Ask, with_user, written
 
 _DEFAULT_K = 20
 K = Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")]
@@ -134,7 +134,7 @@ async def recommend(
 
     With `exclude`, `only`, `filter` and `explain` lists show what the user has had, so they need the scope `history`.
     """
-    ask = Ask(_checked_k(service, k), where, tuple(exclude), only, explain)
+    ask = Ask(_checked_k(service, k), tuple(exclude), only, where, explain)
     _check_scope(key, ask)
     return await _list(service, user_id, ask)
 
@@ -171,7 +171,7 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
     k, limit = _checked_k(service, question.k), service.limits.max_users
     if len(question.users or question.histories or []) > limit:
         raise ApiError("invalid", f"At most {limit} lists may be requested at once.")
-    ask = Ask(k, question.filter, tuple(question.exclude), question.only, question.explain)
+    ask = Ask(k, tuple(question.exclude), question.only, question.filter, question.explain)
     current = service.serving.current
     if question.users is not None:
         _check_scope(key, ask)
@@ -179,7 +179,7 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
             service.serving.make_lists(question.users, k)
     lists = [_with_id(service.serving.json(user, ask)) for user in question.users or ()]
     for items in question.histories or ():
-        answer = current.recommend_session(items, k, ask.exclude, ask.only, ask.where, explain=ask.explain)
+        answer = current.recommend_session(items, *ask)
         lists.append(_with_id(with_user(None, written(answer))))
     n_popular = sum(_POPULARITY in each for each in lists)
     service.metrics.lists.labels("popularity").inc(n_popular)

@@ -24,8 +24,9 @@ from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.experiments import Served
 from fairstream.service.impressions import Shown
+from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import from_microseconds
-from fairstream.service.serving import Answer, Ask, Serving
+from fairstream.service.serving import Serving
 from fairstream.service.settings import Every
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace
@@ -174,7 +175,7 @@ class Service:
             experiments.look(self.workspace)
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
-        return self.serving.of(user_id).recommend(user_id, ask.k, ask.exclude, ask.only, ask.where, explain=ask.explain)
+        return self.serving.of(user_id).recommend(user_id, *ask)
 
 
 async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:

@@ -30,8 +30,9 @@ from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in
 from fairstream.service.keys import find_key
+from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import UnknownIdError
-from fairstream.service.serving import Answer, Ask, ServedBy
+from fairstream.service.serving import ServedBy
 from fairstream.service.workspace import Workspace
 from fairstream.text import sentence
 

@@ -14,9 +14,9 @@ from fairstream.service.dashboard.charts import Chart, Moment, Series, make_char
 from fairstream.service.dashboard.reading import Days
 from fairstream.service.database import reading
 from fairstream.service.impressions import HOUR
+from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import from_microseconds
 from fairstream.service.rules import Rule
-from fairstream.service.serving import Answer, Ask
 from fairstream.text import percent
 
 _N_EVENTS, _N_LISTS = 100_000, 5_000  # the latest, so that a page costs the same in a shop of any size
@@ -126,7 +126,7 @@ def reasons(
         if rule.pin is not None:
             moved, words = set(rule.pin.items), "pinned"
         elif rule.boost is not None:
-            ask = Ask(len(answer.items), rule.boost.filter, only=answer.items)
+            ask = Ask(len(answer.items), only=answer.items, where=rule.boost.filter)
             moved, words = set(recommend(user_id, ask).items), f"{rule.boost.filter}: {rule.boost.factor:g} ×"
         else:
             continue

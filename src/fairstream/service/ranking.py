@@ -1,0 +1,142 @@
+"""Rankings of items for users, after the events that a model has learned and later ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
+from fairstream.errors import ModelError
+from fairstream.evaluation import best_items
+from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
+from fairstream.recommender import State
+from fairstream.service.lists import ITEMS_PER_PLACE, MAX_LENGTH, MIN_LENGTH, RankedList, Source
+from fairstream.service.recent import Floats, UserEvents
+
+_SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
+
+
+class Ranker:
+    """Ranks for users by their rows; `stranger` is a row without events.
+
+    Without an id the state's model is popularity, which also answers users whom a model cannot score. The time of a
+    request is that of the `clock`.
+    """
+
+    def __init__(self, state: State, model_id: str | None, clock: Callable[[], float] = time.time) -> None:
+        if not all(bool(torch.isfinite(weights).all()) for weights in state.model.parameters()):
+            raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
+        self.state = state.without_groups()
+        self.clock = clock
+        self.reads_events = state.contexts.history_length > 0
+        self.stranger = max(state.history.n_users, len(state.user_ids))
+        self._is_model = model_id is not None
+        self._popularity = RecentPopularityScorer.capped(state.history).eval()
+
+    def count_popularity(self, items: Rows) -> None:
+        """Count later events with these items in the popularity."""
+        history = self.state.history.after(np.full(len(items), self.stranger), items, ends_period=False)
+        self._popularity = RecentPopularityScorer.capped(history).eval()
+
+    def popular(self, k: int, among: Rows | None) -> list[int]:
+        """Return the k items with the most events of late."""
+        n_items = self.state.history.n_items
+        history = History.of(np.empty(0, np.int64), np.empty(0, np.int64), n_items=n_items)
+        contexts, k = ContextBuilder(0, history, tilt=self.state.tilt), min(k, n_items if among is None else len(among))
+        if k == 0:
+            return []
+        nobody = np.zeros(1, np.int64)
+        _, items = best_items(self._popularity, nobody, history, contexts=contexts, k=k, allowed=among)
+        return [item for item in items[0].tolist() if item >= 0]
+
+    def has_had(self, user: int, item: int) -> bool:
+        """Whether the model knows that a user has had an item, which may not come back."""
+        return bool(self.state.history.seen.has(np.array([user]), np.array([item]))[0])
+
+    def known(self, rows: Rows) -> list[UserEvents]:
+        """Each user's events in the model, in order if the model reads it (8 bytes an event, 16 with times)."""
+        history = self.state.history
+        if not self.reads_events:
+            bounds, items = history.items_of(rows)
+            parts = np.split(items, bounds[1:-1])
+            return [UserEvents(part, np.full(len(part), np.nan), np.zeros(len(part), np.bool_)) for part in parts]
+        counts = history.n_events_of(rows)
+        places = history.latest_positions(rows, int(counts.max()))[0]
+        latest = history.items_of_events(places)
+        minutes = history.minutes_of_events(places) if self.state.model.reads_times else np.full_like(places, -1)
+        seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)
+        returns = history.returns_of_events(places)
+        ends = zip(latest, seconds, returns, counts.tolist(), strict=True)
+        return [UserEvents(*(column[len(column) - n :] for column in columns)) for *columns, n in ends]
+
+    def rank(self, rows: Rows, recent: list[UserEvents], n: int, among: Rows | None) -> list[RankedList]:
+        """The n best for each user after the model's and the recent events."""
+        rows, is_stranger = rows.copy(), rows == self.stranger
+        rows[is_stranger] += np.arange(np.count_nonzero(is_stranger))  # each with separate events
+        events = [known + more for known, more in zip(self.known(rows), recent, strict=True)]
+        state = self.state
+        n_items = state.history.n_items
+        n_ranked = n_items if among is None else len(among)
+        n = min(max(n, MIN_LENGTH, min(MAX_LENGTH, n_ranked // ITEMS_PER_PLACE)), n_ranked)
+        if n == 0:
+            nothing = np.empty(0, np.int32), np.empty(0, np.float32)
+            return [RankedList(*nothing, "popularity", is_complete=True) for _ in rows]
+        items_of_all, seconds_of_all, returns = (np.concatenate(column) for column in zip(*events, strict=True))
+        users_of_all, now = np.repeat(rows, [len(each.items) for each in events]), self.clock()
+        history = History.of(users_of_all, items_of_all, seconds_of_all, returns=returns, n_items=n_items)
+        contexts = replace(state.contexts.observing(history), now=now)
+        by_model = contexts.can_score(state.model, rows) & (self._is_model)
+        ranked: dict[int, RankedList] = {}
+        answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
+            (state.model, contexts, "model", np.flatnonzero(by_model)),
+            (self._popularity, ContextBuilder(0, history, tilt=state.tilt), "popularity", np.flatnonzero(~by_model)),
+        ]
+        for model, known, source, users in answering:
+            if not len(users):
+                continue
+            scores, items = best_items(model, rows[users], history, contexts=known, k=n, allowed=among)
+            lengths = np.isfinite(scores).sum(axis=1).tolist()
+            lists = zip(users.tolist(), lengths, items.astype(np.int32), scores.astype(np.float32), strict=True)
+            for user, length, best, best_scores in lists:
+                is_complete = length < n or n == n_ranked
+                expires = self._expires(events[user].seconds, now) if source == "model" else np.inf
+                # Copies, so that no list keeps the others of its batch in memory.
+                parts = best[:length].copy(), best_scores[:length].copy()
+                ranked[user] = RankedList(*parts, source, is_complete, expires)
+        return [ranked[at] for at in range(len(rows))]
+
+    def _expires(self, seconds: Floats, now: float) -> float:
+        """Return when the time since the latest event will have grown by a quarter, or reached a pause of the model."""
+        model = self.state.model
+        if not model.reads_times or np.isnan(seconds).all():
+            return np.inf
+        latest = float(np.nanmax(seconds))
+        reached = (60.0 * (latest // 60 + pause) for pause in model.pauses)  # the model reads whole minutes
+        return min(now + max(60.0, _SHARE_OF_ELAPSED * (now - latest)), *(at for at in reached if at > now), np.inf)
+
+
+def popularity_of(events: pa.Table) -> State:
+    """A state that recommends what is popular among these events; each pair counts once."""
+    user_ids, item_ids = Vocabulary(), Vocabulary()
+    users, items = user_ids.extend(events["user_id"]), item_ids.extend(events["item_id"])
+    _, first = np.unique((users << 32) | items, return_index=True)
+    first.sort()
+    history = History.of(users[first], items[first])
+    n_users = len(user_ids)
+    return State(
+        RecentPopularityScorer.of(history).eval(),
+        None,
+        history,
+        Groups("group", (), np.full(n_users, UNKNOWN, np.int16)),
+        user_ids.indexed(),
+        item_ids.indexed(),
+        np.zeros(n_users, np.bool_),
+        np.full(history.n_items, True),
+        0,
+        0,
+    )

@@ -1,0 +1,359 @@
+"""The serving model: checkpoint, recent events, list cache.
+
+A list equals that of `FairRecommender.recommend` after `observe` of all events stored since the model was trained.
+Events with items that the model does not know wait for the next model, which has rows for them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fairstream.data import Rows
+from fairstream.data.catalogue import Catalogue
+from fairstream.periods import seconds_of
+from fairstream.recommender import State
+from fairstream.recommender.lists import request_time
+from fairstream.service.lists import Answer, Ask, Key, ListCache, RankedList, with_user, written
+from fairstream.service.ranking import Ranker
+from fairstream.service.recent import RecentEvents, UserEvents
+from fairstream.service.records import UnknownIdError
+from fairstream.service.rules import Rules
+from fairstream.service.shop import Allowed, Shop
+from fairstream.service.similar import reasons, similar
+
+_EVENTS_AT_ONCE = 1_000
+_LISTS_AT_ONCE = 64
+_SIMILAR_LISTS = 2_000  # that are cached for one set of allowed items
+_FEW = 1 / 16  # of the items: if fewer are allowed, only these are ranked, for this request alone
+_HALF = 0.5  # of the items: if fewer are available, cached lists rank only these
+_TENTH, _MIN_ITEMS = 0.1, 20  # of that many items at least: if fewer are available, something may be wrong
+_DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
+_Make = Callable[[int, Rows | None], RankedList]  # a ranking of this length, of these items or all
+
+
+class ServingModel:
+    """One model in memory with the events since it learned; safe to use from many threads.
+
+    Without an id the state's model is popularity. The time of a request is that of the `clock`. If the model reads
+    times, a cached list is valid for a quarter of the time since the user's latest event, at least a minute.
+
+    The cache holds rankings of all items that were available when it was last cleared. What is withdrawn, filtered or
+    excluded now is left out of the answer; where the ranking is too short for that, a longer one is made, or one of
+    the few allowed items.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        model_id: str | None,
+        clock: Callable[[], float] = time.time,
+        *,
+        cached_lists: int = 10_000,
+    ) -> None:
+        self.id = model_id
+        self._ranker = Ranker(state, model_id, clock)
+        self._state = self._ranker.state
+        self.left_out: Callable[[str], Collection[str]] = lambda user_id: ()  # items that never are in a user's lists
+        self.rules: Rules | None = None  # instead of those of all lists
+        self._recent = RecentEvents()
+        self._n_counted = 0  # how many of the events that arrived popularity has counted
+        self._forgotten: set[str] = set()
+        self._shop = Shop.of(state.item_ids, state.history.n_items)
+        self._ranked = self._shop.available  # the items that cached lists rank
+        self._among: Rows | None = None  # their rows; None: all
+        self._names: dict[int, str] = {}
+        self._lists = ListCache(cached_lists)
+        self._lock = Lock()
+
+    # ── lists ────────────────────────────────────────────────────────────────────────────
+
+    def recommend(
+        self,
+        user_id: str,
+        k: int,
+        exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
+        where: str = "",
+        explain: bool = False,
+    ) -> Answer:
+        """Return the k best items for a user: available, passing the filter, and not those that the user has had."""
+        ask, shop, left_out = Ask(k, exclude, only, where, explain), self._shop, self.left_out(user_id)
+
+        def make(n: int, among: Rows | None) -> RankedList:
+            if among is None:
+                return self._compute_and_cache([user_id], n)[0]
+            return self._ranker.rank(np.array([self._row(user_id)]), self._recent_of([user_id]), n, among)[0]
+
+        ranked, places = self._search(shop, ask, left_out, self._cached(self._key(user_id)), make)
+        answer = self._shown(shop, ask, ranked, places, partial(self._may_have, user_id, left_out))
+        if not explain:
+            return answer
+        [recent], row = self._recent_of([user_id]), self._row(user_id)
+        known = [] if row == self._ranker.stranger else self._ranker.known(np.array([row]))
+        return self._explained(np.concatenate([*(events.items for events in known), recent.items]), answer)
+
+    def recommend_session(
+        self,
+        items: Sequence[str],
+        k: int,
+        exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
+        where: str = "",
+        explain: bool = False,
+    ) -> Answer:
+        """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
+        shop, ask = self._shop, Ask(k, exclude, only, where, explain)
+        rows = shop.rows_of(items)
+        events = UserEvents(rows, np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_))
+
+        def make(n: int, among: Rows | None) -> RankedList:
+            among = self._among if among is None else among
+            return self._ranker.rank(np.array([self._ranker.stranger]), [events], n, among)[0]
+
+        ranked, places = self._search(shop, ask, (), None, make)
+        answer = self._shown(shop, ask, ranked, places, lambda item: item not in items)
+        return self._explained(rows, answer) if explain else answer
+
+    def similar(self, item_id: str, k: int, where: str = "") -> Answer:
+        """Return the available items most similar to one; raise `UnknownIdError` if the model does not know it."""
+        row = self._state.item_ids.row_of(item_id)
+        if row < 0:
+            raise UnknownIdError("the model does not know this item yet")
+        allowed = self._shop.passing(where)
+        found = allowed.similar.get((item_id, k))
+        if found is None:
+            if len(allowed.similar) >= _SIMILAR_LISTS:
+                allowed.similar.clear()
+            found = allowed.similar[item_id, k] = similar(self._state, row, k, allowed.among())
+        items, scores = found
+        return Answer(items, [*scores], "model", self.id)
+
+    def popular(self, k: int, where: str = "") -> Answer:
+        """Return the available items with the most events of late."""
+        rows = self._ranker.popular(k, self._shop.passing(where).among())
+        return Answer([self._name(row) for row in rows], [None] * len(rows), "popularity", self.id)
+
+    def json(self, user_id: str, ask: Ask) -> bytes:
+        """Return a list as JSON."""
+        return self.cached_json(user_id, ask) or with_user(user_id, written(self.recommend(user_id, *ask)))
+
+    def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
+        """The same from a cached ranking and a cached filter; None if that takes more work."""
+        ranked, shop = self._cached(self._key(user_id)), self._shop
+        if ranked is None or ask.only is not None or ask.explain or not shop.has_cached(ask.where):
+            return None
+        left_out, wanted = self.left_out(user_id), (ask.k, shop.serial)
+        is_plain = not (ask.where or ask.exclude or left_out)
+        if is_plain and ranked.written is not None and ranked.written[0] == wanted:
+            return with_user(user_id, ranked.written[1])
+        allowed = self._allowed(shop, ask, left_out)
+        places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
+        if places is None:
+            return None
+        may_have = partial(self._may_have, user_id, left_out)
+        body = written(self._shown(shop, ask, ranked, places, may_have))
+        if is_plain:
+            ranked.written = wanted, body
+        return with_user(user_id, body)
+
+    def make_lists(self, user_ids: Iterable[str], k: int) -> None:
+        """Compute the missing lists of these users, many at once: one list costs little more than its calls."""
+        n, missing = self._shop.rules.depth(k), dict[Key, str]()
+        for user in user_ids:
+            ranked = self._cached(key := self._key(user))
+            if ranked is None or not (ranked.is_complete or len(ranked.rows) >= n):
+                missing[key] = user
+        users = list(missing.values())
+        for start in range(0, len(users), _LISTS_AT_ONCE):
+            self._compute_and_cache(users[start : start + _LISTS_AT_ONCE], n)
+
+    def cached_users(self) -> list[str]:
+        with self._lock:
+            return self._lists.users()
+
+    def some_users(self, n: int) -> list[str]:
+        return list(self._state.user_ids.ids[:n].to_pylist())
+
+    def request_at(self, at: Any) -> None:
+        """Set the time of all later requests; raise a ConfigurationError if no list can be requested then."""
+        with self._lock:
+            newest = float(np.fmax(self._state.history.latest_time(), self._recent.latest()))
+            seconds = request_time(at, newest, reads_times=self._state.model.reads_times)
+            self._ranker.clock = lambda: seconds
+            self._lists.clear()
+
+    # ── what changes them ────────────────────────────────────────────────────────────────
+
+    def add(self, events: pa.Table) -> None:
+        """Add events (user_id, item_id, time and, optionally, returns); known ones change nothing.
+
+        `returns` says whether the item may be recommended to the user again.
+        """
+        if len(events) > 1:  # by time, those of one time by arrival
+            events = events.take(pa.array(np.argsort(events["time"].to_numpy(), kind="stable")))
+        for start in range(0, len(events), _EVENTS_AT_ONCE):  # so that requests for lists do not wait for the lock
+            self._add(events.slice(start, _EVENTS_AT_ONCE))
+
+    def _add(self, events: pa.Table) -> None:
+        users = events["user_id"].to_pylist()
+        items, rows = self._state.item_ids.lookup(events["item_id"]), self._state.user_ids.lookup(events["user_id"])
+        if self._forgotten:
+            rows = np.array([-1 if user in self._forgotten else row for user, row in zip(users, rows, strict=True)])
+        is_known = items >= 0
+        pairs = is_known & (rows >= 0)
+        is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
+        places = np.flatnonzero(is_known)
+        seconds = seconds_of(events["time"].to_numpy().astype("datetime64[us]"))
+        assert seconds is not None  # as of all timestamps
+        may_return = "returns" in events.column_names
+        returns = events["returns"].to_pylist() if may_return else [False] * len(events)
+        columns = [users[place] for place in places], items[places].tolist(), seconds[places].tolist()
+        with self._lock:
+            changed = self._recent.add(*columns, [returns[place] for place in places])
+            dropped, is_cut = self._recent.evict()
+            for user in (*changed, *dropped):
+                self._lists.drop(user)
+            self._n_counted = 0 if is_cut else self._n_counted
+
+    def forget(self, user_ids: Iterable[str]) -> None:
+        """Treat these users as strangers, although the model knows them."""
+        with self._lock:
+            for user in user_ids:
+                self._forgotten.add(user)
+                self._recent.drop(user)
+                self._lists.drop(user)
+
+    def users(self) -> Iterable[str]:
+        return {*self._state.user_ids.ids.to_pylist(), *self._recent.users()} - self._forgotten
+
+    def set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
+        """Use another catalogue and other rules, for every list from now on."""
+        shop = self._shop.using(catalogue, rules if self.rules is None else self.rules)
+        is_wanted, is_ranked = shop.available.mask, self._ranked.mask
+        with self._lock:
+            # Items that come back stay ranked from then on, so that a switch back and forth clears no list.
+            is_new = bool((is_wanted & ~is_ranked).any())
+            if is_new or shop.available.n < _HALF * self._ranked.n:
+                is_wanted = is_wanted | (is_ranked & is_new)
+                self._ranked = Allowed.of(is_wanted if is_wanted.mean() < _HALF else np.ones_like(is_wanted))
+                self._among = self._ranked.among()
+                self._lists.clear()
+            self._shop = shop
+
+    def shortage(self) -> str | None:
+        """A sentence, if most items are withdrawn: by mistake, or lists will be shorter than they should be."""
+        n, n_items = self._shop.available.n, len(self._shop.rows)
+        if n_items < _MIN_ITEMS or n >= _TENTH * n_items:
+            return None
+        return f"{n_items - n:,} of the {n_items:,} items that the model knows are withdrawn; are they meant to be?"
+
+    def refresh_popularity(self) -> None:
+        """Count recent events in the popularity that answers users whom the model cannot score."""
+        with self._lock:
+            if len(self._recent.arrived) == self._n_counted:
+                return
+            items, self._n_counted = np.array(self._recent.arrived, np.int64), len(self._recent.arrived)
+        self._ranker.count_popularity(items)
+        with self._lock:
+            self._lists.drop_popular()
+
+    # ── making a list ────────────────────────────────────────────────────────────────────
+
+    def _recent_of(self, user_ids: list[str]) -> list[UserEvents]:
+        with self._lock:
+            return self._recent.of(user_ids)
+
+    def _explained(self, had: Rows, answer: Answer) -> Answer:
+        because = reasons(self._state, had, self._shop.rows_of(answer.items))
+        return answer._replace(because=[None if row is None else self._name(row) for row in because])
+
+    def _allowed(self, shop: Shop, ask: Ask, left_out: Collection[str]) -> Allowed:
+        allowed = shop.passing(ask.where)
+        if ask.only is not None:
+            rows = shop.rows_of(ask.only)
+            mask = np.zeros(len(shop.rows), np.bool_)
+            mask[rows] = allowed.mask[rows]
+            allowed = Allowed.of(mask)
+        if left_out or ask.exclude:
+            return replace(allowed, left_out=shop.rows_of((*left_out, *ask.exclude)))
+        return allowed
+
+    def _search(
+        self, shop: Shop, ask: Ask, left_out: Collection[str], ranked: RankedList | None, make: _Make
+    ) -> tuple[RankedList, Rows]:
+        """Return a ranking that is long enough, and the positions of the items to show."""
+        allowed, n_ranked = self._allowed(shop, ask, left_out), self._ranked.n
+        n, is_second = shop.rules.depth(ask.k) + len(allowed.left_out), False
+        among = allowed.rows() if allowed.n < _FEW * n_ranked else None
+        n_full = n if among is not None else math.ceil(1.5 * n * n_ranked / max(1, allowed.n))
+        while True:
+            if ranked is not None:
+                places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
+                if places is not None:
+                    return ranked, places
+            if is_second and among is None:
+                among, n_full = allowed.rows(), n
+            ranked, is_second = make(n_full, among), True
+            n_full *= _DEEPER
+
+    def _compute_and_cache(self, user_ids: list[str], n: int) -> list[RankedList]:
+        """The n best for each user; a list is cached unless an event of its user arrives meanwhile."""
+        with self._lock:
+            keys, recent, among = [self._key(user) for user in user_ids], self._recent.of(user_ids), self._among
+            making = self._lists.begin(keys)
+        rows = np.array([self._row(user) for user in user_ids])
+        ranked = self._ranker.rank(rows, recent, n, among)
+        with self._lock:
+            for key, each in zip(keys, ranked, strict=True):
+                self._lists.put(key, each, making)
+        return ranked
+
+    def _key(self, user_id: str) -> Key:
+        return user_id if user_id in self._recent or self._row(user_id) != self._ranker.stranger else None
+
+    def _cached(self, key: Key) -> RankedList | None:
+        with self._lock:
+            ranked = self._lists.get(key)
+            return None if ranked is None or self._ranker.clock() >= ranked.expires else ranked
+
+    def _row(self, user_id: str) -> int:
+        row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
+        return row if row >= 0 else self._ranker.stranger
+
+    def _may_have(self, user_id: str, left_out: Collection[str], item: str) -> bool:
+        """Whether an item may be in a user's list at all."""
+        row, user = self._state.item_ids.row_of(item), self._row(user_id)
+        [recent] = self._recent_of([user_id])
+        had = row >= 0 and (row in recent.items[~recent.returns] or self._ranker.has_had(user, row))
+        return not had and item not in left_out
+
+    def _shown(self, shop: Shop, ask: Ask, ranked: RankedList, places: Rows, may_have: Callable[[str], bool]) -> Answer:
+        """The items at these positions as an answer, and the pins of the rules among them."""
+        items = [self._name(row) for row in ranked.rows[places].tolist()]
+        scores: list[float | None] = [None] * len(items)
+        if ranked.source == "model":
+            scores = ranked.scores[places].tolist()
+        score_of = dict(zip(items, scores, strict=True))
+        for pin in shop.rules.pins:
+            allowed = [item for item in pin.items if ask.only is None or item in ask.only]
+            allowed = [item for item in allowed if item not in ask.exclude and shop.permits(item, ask.where)]
+            pinned = [item for item in allowed if may_have(item)]
+            rest = [item for item in items if item not in pinned]
+            items = [*rest[: pin.position - 1], *pinned, *rest[pin.position - 1 :]][: ask.k]
+        return Answer(items, [score_of.get(item) for item in items], ranked.source, self.id)
+
+    def _name(self, row: int) -> str:
+        """The id of an item; most lists share a few items."""
+        name = self._names.get(row)
+        if name is None:
+            name = self._names[row] = self._state.item_ids.ids[row].as_py()
+        return name
