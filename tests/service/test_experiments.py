@@ -245,12 +245,11 @@ def test_a_step_lasts_its_hours(shop: Shop) -> None:
     ("counts", "name"),
     [
         ({"served": 2000, "micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}, "latency"),
-        ({"users served": 2000, "by the model": 1000}, "fallback"),
+        ({"fallbacks": 1000}, "fallback"),
     ],
 )
 def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], name: str) -> None:
-    good = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2}
-    good |= {"users served": 2000, "by the model": 1990}
+    good = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2, "fallbacks": 10}
     experiment = shop.start()
     key = {"hour": 0, "experiment": experiment.id, "model": ""}
     for arm, own in (("A", good), ("B", good | counts)):
@@ -275,16 +274,14 @@ def test_a_group_for_which_b_is_worse_rolls_it_back_although_everyone_is_served_
             break
     decision = shop.status().decision
     assert decision is not None
-    assert decision["sentence"].startswith(
-        "B was rolled back for group odd: for odd, click through of B minus that of A"
-    )
+    assert decision["sentence"].startswith("B was rolled back for group odd: click through of B minus that of A")
 
 
 def test_numbers_of_groups_cost_privacy_and_are_withheld_where_that_is_too_dear(shop: Shop) -> None:
     shop.start()
     shop.visit(500, (0.06, 0.06))
     found = shop.status()
-    assert found.looks["groups"]["tests"] == {}
+    assert not any(name.startswith("group") for name in found.looks["tests"])
     assert any(sentence.startswith("No numbers of groups: ") for sentence in found.sentences)
     with shop.workspace.engine.connect() as connection:
         assert connection.execute(select(schema.privacy_spent)).all() == []
@@ -294,7 +291,7 @@ def test_numbers_of_groups_are_paid_for(new_workspace: NewWorkspace) -> None:
     shop = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter=200)))
     shop.start()
     shop.visit(1000, (0.06, 0.06))
-    assert set(shop.status().looks["groups"]["tests"]) == {"group even", "group odd"}
+    assert {"group even", "group odd"} < set(shop.status().looks["tests"])
     with shop.workspace.engine.connect() as connection:
         [spent] = connection.execute(select(schema.privacy_spent)).all()
     assert (spent.what, spent.cost > 0) == ("report", True)
@@ -401,8 +398,8 @@ def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_p
         return CliRunner().invoke(app, ["experiment", *map(str, arguments)])
 
     folder, options = shop.workspace.folder, tmp_path / "options.json"
-    options.write_text('{"max_users": 1000}')
-    done = cli("start", folder, shop.b, "--steps", "0.1,0.5", "--options", options, "--json", "-")
+    options.write_text('{"max_users": 1000, "steps": [0.1, 0.5]}')
+    done = cli("start", folder, shop.b, "--options", options, "--json", "-")
     started = json.loads(done.stdout)
     assert (started["share"], started["options"]["max_users"]) == (0.1, 1000)
     assert "No impression of it has come in yet." in cli("status", folder).stdout
@@ -411,7 +408,6 @@ def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_p
     assert "has ended" in cli("stop", folder).stdout
     for arguments, sentence in (
         (("stop", folder), "no experiment is running"),
-        (("start", folder, shop.b, "--steps", "half"), "--steps must be shares with commas"),
         (("start", folder, "m"), "there is no model 'm'"),
     ):
         failed = cli(*arguments)

@@ -25,7 +25,6 @@ def start(
     mode: Annotated[
         Literal["split", "interleave", "shadow"], typer.Option(help="How people get the lists of B.")
     ] = "split",
-    steps: Annotated[str, typer.Option(help="Shares of users that get B, one after the other.")] = "0.01,0.1,0.5",
     options: Annotated[
         Path | None, typer.Option(help="JSON file with further options of PUT /v1/experiment.", show_default=False)
     ] = None,
@@ -33,20 +32,11 @@ def start(
     output: Output,
 ) -> None:
     """Start an experiment: the model in service (A) and MODEL (B) side by side."""
-    try:
-        shares = [float(share) for share in steps.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f"--steps must be shares with commas between them, such as 0.1,0.5, got {steps!r}"
-        ) from None
     further: Any = {} if options is None else parse_json(options.read_bytes(), str(options))
     if not isinstance(further, dict):
         raise ConfigurationError(f"{options} must hold a JSON object of options")
     with opened(folder) as workspace:
-        _show(
-            experiments.start(workspace, Options(**{"b": model, "mode": mode, "steps": shares, **further}), by=who()),
-            output,
-        )
+        _show(experiments.start(workspace, Options(**{"b": model, "mode": mode, **further}), by=who()), output)
 
 
 @experiment_app.command()

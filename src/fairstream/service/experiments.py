@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import sample
 from threading import Lock
 from time import perf_counter
@@ -19,7 +22,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, computed_field, model_validator
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Engine, cast, func, insert, select, update
 
 from fairstream.configuration import Configuration
 from fairstream.data import UNKNOWN
@@ -34,13 +37,13 @@ from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.impressions import add_counts
 from fairstream.service.records import Record, Time, UnknownIdError
 from fairstream.service.rules import replace_rules, rules_from_json
-from fairstream.service.tally import Totals
 from fairstream.service.workspace import Workspace
 
 _HOUR = 3_600_000_000
 _METRICS = {"click_through": "clicked", "conversion": "converted"}
 _MIN_USERS_OF_STEP = 100
 _N_GUARDS = 4
+_GROUP = "group "
 _MIN_USERS_OF_GROUPS = 400
 _MAX_MICROS, _MAX_USERS = 1_000_000, 1_000_000
 _SHADOWS, _SHADOW_K = 16, 20
@@ -122,9 +125,8 @@ class Experiment(Record):
         lines += [
             f"{name.replace('_', ' ')}: {each['sentence']}." for name, each in self.looks.get("tests", {}).items()
         ]
-        groups = self.looks.get("groups", {})
-        lines += [f"{test['sentence'][:1].upper()}{test['sentence'][1:]}." for test in groups.get("tests", {}).values()]
-        lines += [f"No numbers of groups: {groups['withheld']}."] if groups.get("withheld") else []
+        if withheld := self.looks.get("groups", {}).get("withheld"):
+            lines.append(f"No numbers of groups: {withheld}.")
         if self.mode == "shadow":
             lines.append(self.looks.get("shadow") or "No list has been compared yet.")
         lines += [self.decision["sentence"]] if self.decision else []
@@ -132,29 +134,28 @@ class Experiment(Record):
 
 
 class Served:
-    """What a process served to each arm since it was last stored."""
+    """What a process served to each arm since it was last stored: the first list of each user."""
 
     def __init__(self) -> None:
         self._n: Counter[tuple[int, str, str, str, str]] = Counter()
-        self._users: set[str] = set()
+        self._users: set[tuple[str, str]] = set()
         self._experiment = ""
         self._lock = Lock()
 
-    def note(self, arms: Arms, arm: str, model: str, user_id: str, seconds: float, *, by_model: bool) -> None:
-        """Count a list, and a user once for each experiment."""
+    def note(self, arms: Arms, arm: str, user_id: str, seconds: float, *, by_model: bool) -> None:
+        """Count a list, unless the user had one of this arm before."""
         micros = min(round(seconds * 1e6), _MAX_MICROS)
         with self._lock:
             if arms.id != self._experiment or len(self._users) > _MAX_USERS:
                 self._experiment, self._users = arms.id, set()
-            counts = {"served": 1, "micros": micros, "micros²": micros**2}
-            if user_id not in self._users:
-                self._users.add(user_id)
-                counts |= {"users served": 1, "by the model": int(by_model)}
-            self.count(arms, arm, model, **counts)
+            if (arm, user_id) not in self._users:
+                self._users.add((arm, user_id))
+                counts = {"served": 1, "micros": micros, "micros²": micros**2, "fallbacks": int(not by_model)}
+                self.count(arms, arm, **counts)
 
-    def count(self, arms: Arms, arm: str, model: str, **counts: int) -> None:
+    def count(self, arms: Arms, arm: str, **counts: int) -> None:
         for what, n in counts.items():
-            self._n[now() // _HOUR, arms.id, arm, model, what] += n
+            self._n[now() // _HOUR, arms.id, arm, "", what] += n
 
     def store(self, engine: Engine) -> None:
         """Add the counts to those of the database."""
@@ -169,22 +170,14 @@ def compare_in_shadow(serving: Any, served: Served) -> None:
     """Make lists of both models for some users, which nobody sees; note how much they have in common."""
     arms, second = serving.experiment
     users = serving.current.cached_users()
-    shown: dict[str, list[str]] = {"A": [], "B": []}
     for user in sample(users, min(_SHADOWS, len(users))):
-        lists = {}
-        for arm, model in (("A", serving.current), ("B", second)):
-            lists[arm] = model.recommend(user, _SHADOW_K)
+        lists = [model.recommend(user, _SHADOW_K) for model in (serving.current, second)]
+        for arm, model, own in zip("AB", (serving.current, second), lists, strict=True):
             begin = perf_counter()
-            model.recommend_session(lists["A"].items[:5], _SHADOW_K)  # no cache knows it
-            seconds, by_model = perf_counter() - begin, lists[arm].source == "model"
-            served.note(arms, arm, model.id or "", f"{arm} {user}", seconds, by_model=by_model)
-            shown[arm] += lists[arm].items
-        common = len({*lists["A"].items} & {*lists["B"].items})
-        served.count(arms, "", "", shadows=1, common=common, of=max(len(each.items) for each in lists.values()))
-    if users:
-        different = {arm: len(set(items)) for arm, items in shown.items()}
-        served.count(arms, "A", "", different=different["A"])
-        served.count(arms, "B", "", different=different["B"])
+            model.recommend_session(lists[0].items[:5], _SHADOW_K)  # no cache knows it
+            served.note(arms, arm, user, perf_counter() - begin, by_model=own.source == "model")
+        a, b = (own.items for own in lists)
+        served.count(arms, "", shadows=1, common=len({*a} & {*b}), of=max(len(a), len(b)))
 
 
 # ── changes ──────────────────────────────────────────────────────────────────────────────
@@ -214,7 +207,6 @@ def start(workspace: Workspace, options: Options, *, by: str) -> Experiment:
             "share": options.steps[0],
             "started": moment,
             "step_since": moment,
-            "totals": {},
             "looks": {},
         }
         connection.execute(insert(_rows).values(values))
@@ -232,10 +224,15 @@ def get(engine: Engine) -> Experiment:
     return experiment
 
 
+def listed(connection: Connection, limit: int) -> list[Experiment]:
+    """Return the experiments, the latest first, which is the running one if one runs."""
+    rows = connection.execute(select(_rows).order_by(_rows.c.started.desc(), _rows.c.id).limit(limit))
+    return [Experiment(**row) for row in rows.mappings()]
+
+
 def latest(connection: Connection) -> Experiment | None:
     """Return the last experiment, which is the running one if one runs."""
-    row = connection.execute(select(_rows).order_by(_rows.c.started.desc(), _rows.c.id).limit(1)).mappings().first()
-    return None if row is None else Experiment(**row)
+    return next(iter(listed(connection, 1)), None)
 
 
 def stop(workspace: Workspace, *, by: str) -> Experiment:
@@ -266,14 +263,15 @@ def promote(workspace: Workspace, *, by: str) -> str:
 def look(workspace: Workspace) -> None:
     """Compute the tests of the running experiment; take the next step, decide or roll back if they say so."""
     with reading(workspace.engine) as connection:
-        if registry.running_experiment(connection) is None:
-            return
         experiment = latest(connection)
-        assert experiment is not None
-        looks = _Look(connection, experiment).results()
-    looks["groups"], budget = _look_at_groups(workspace, experiment, sum(looks["users"].values()))
+        if experiment is None or experiment.ended is not None:
+            return
+        looks = _look_at_all(connection, experiment)
+    groups, budget = _look_at_groups(workspace, experiment, sum(looks["users"].values()))
+    looks = looks | groups | {"tests": looks["tests"] | groups["tests"]}
     outcome, sentence = _conclusion(experiment, looks)
-    if looks == experiment.looks and outcome is None and not _may_step(experiment, looks):
+    steps = _may_step(experiment, looks)
+    if looks == experiment.looks and outcome is None and not steps:
         return
     with registry.deciding(workspace.engine) as (connection, _):
         own = update(_rows).where(_rows.c.id == experiment.id, _rows.c.state == "running")
@@ -287,7 +285,7 @@ def look(workspace: Workspace) -> None:
             record(connection, "experiment", {"id": experiment.id, "decision": outcome, "looks": looks})
         elif outcome is not None:
             registry.end_experiment(connection, outcome, sentence, by="service")
-        elif _may_step(experiment, looks):
+        elif steps:
             share = next(step for step in experiment.options.steps if step > experiment.share)
             connection.execute(own.values(share=share, step_since=now()))
             record(connection, "experiment", {"id": experiment.id, "share": share})
@@ -298,31 +296,91 @@ def look(workspace: Workspace) -> None:
 
 def _may_step(experiment: Experiment, looks: Mapping[str, Any]) -> bool:
     options = experiment.options
-    waited = now() - int(experiment.step_since.timestamp() * 1e6) >= options.step_hours * _HOUR
     return (
         experiment.share < options.steps[-1]
         and experiment.decision is None
-        and waited
-        and looks["users"].get("B", 0) >= _MIN_USERS_OF_STEP
+        and datetime.now(UTC) - experiment.step_since >= timedelta(hours=options.step_hours)
+        and looks["users"]["B"] >= _MIN_USERS_OF_STEP
     )
 
 
 def _conclusion(experiment: Experiment, looks: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return what the tests say: worse, better, no difference or nothing yet; and a sentence."""
-    tests = looks["tests"] | looks["groups"].get("tests", {})
+    tests = looks["tests"]
     if broken := next((name for name, each in tests.items() if each["breaks_guard"]), None):
         return "worse", f"B was rolled back for {broken.replace('_', ' ')}: {tests[broken]['sentence']}."
     if experiment.decision is not None:
         return None, ""
     decisive = "preference" if experiment.mode == "interleave" else experiment.options.metric
-    if (test := looks["tests"].get(decisive)) is not None:
+    if (test := tests.get(decisive)) is not None:
+        words = f"{decisive.replace('_', ' ')} {test['sentence']}."
         if test["interval"][1] < 0:
-            return "worse", f"B is worse: {decisive.replace('_', ' ')} {test['sentence']}."
+            return "worse", f"B is worse: {words}"
         if test["interval"][0] > 0:
-            return "better", f"B is better: {decisive.replace('_', ' ')} {test['sentence']}. Promote it or stop."
+            return "better", f"B is better: {words} Promote it or stop."
     if (n := sum(looks["users"].values())) >= experiment.options.max_users:
         return "no difference", f"No difference was found within {n:,} users."
     return None, ""
+
+
+def _look_at_all(connection: Connection, experiment: Experiment) -> dict[str, Any]:
+    """Return the numbers of users and the tests of everyone at one moment."""
+    options, count = experiment.options, schema.impression_counts.c
+    counts = select(count.arm, count.what, func.sum(count.n)).where(count.experiment == experiment.id)
+    n = Counter({(arm, what): int(n) for arm, what, n in connection.execute(counts.group_by(count.arm, count.what))})
+    measures = {name: _totals(connection, experiment, what) for name, what in _METRICS.items()}
+    for name, y, yy in (("latency", "micros", "micros²"), ("fallback", "fallbacks", "fallbacks")):
+        sums = ("served", "served", y, "served", y, yy)
+        measures[name] = [ArmTotals(*(n[arm, what] for what in sums)) for arm in "AB"]
+    users = {arm: int(own.n) for arm, own in zip("AB", measures["click_through"], strict=True)}
+    tests = {name: test for name, arms in measures.items() if (test := _test(experiment, name, *arms)) is not None}
+    looks: dict[str, Any] = {"users": users, "tests": tests}
+    if experiment.mode == "interleave":
+        user = schema.experiment_users.c
+        votes = select(user.vote, func.count()).where(user.experiment == experiment.id).group_by(user.vote)
+        found: dict[int, int] = dict(connection.execute(votes).all())
+        looks["users"] = {"A": (a := found.get(-1, 0)), "B": (b := found.get(1, 0))}
+        if a + b:
+            sentence = f"{b:,} users clicked an item of B first, {a:,} one of A"
+            tests["preference"] = _result(win_rate_test(b, a, alpha=options.alpha / 2), sentence, breaks_guard=False)
+    if pairs := n["", "shadows"]:
+        common = n["", "common"] / n["", "of"]
+        looks["shadow"] = f"In {pairs:,} pairs of lists both models share {common:.0%} of the items."
+    return looks
+
+
+def _totals(connection: Connection, experiment: Experiment, what: str) -> list[ArmTotals]:
+    """Return the sums over the users of A and B of an outcome."""
+    user = schema.experiment_users.c
+    x, y = cast(user.shown, BigInteger), cast(user[what], BigInteger)
+    sums = select(user.arm, func.count(), *map(func.sum, (x, y, x * x, x * y, y * y)))
+    rows = connection.execute(sums.where(user.experiment == experiment.id).group_by(user.arm))
+    arms = {arm: ArmTotals(*map(float, own)) for arm, *own in rows}
+    return [arms.get(arm, ArmTotals()) for arm in "AB"]
+
+
+def _test(experiment: Experiment, name: str, a: ArmTotals, b: ArmTotals) -> dict[str, Any] | None:
+    """Return the test of a measure, and whether B breaks its guard."""
+    test = partial(sequential_test, a, b, alpha=experiment.options.alpha / 2)
+    if (result := test(scale=experiment.looks.get("tests", {}).get(name, {}).get("scale"))) is None:
+        return None
+    is_metric = name in _METRICS
+    limit = getattr(experiment.options, f"max_{'fall' if is_metric else 'rise'}_of_{name}")
+    ratio = {"latency": 1 + limit, "fallback": 1}.get(name, 1 - limit)
+    guard = test(n_tests=_N_GUARDS, ratio=ratio, scale=result.scale)
+    assert guard is not None
+    low, high = guard.interval
+    breaks = high < 0 if is_metric else low > (limit if name == "fallback" else 0)
+    if name == "latency":
+        sentence = f"{b.y / b.x / 1e3:.1f} ms for B and {a.y / a.x / 1e3:.1f} ms for A (limit +{limit:.0%})"
+    else:
+        low, high = result.interval
+        sentence = f"{b.y / b.x:.2%} for B and {a.y / a.x:.2%} for A (difference {low:+.2%} to {high:+.2%})"
+    return _result(result, sentence, breaks_guard=breaks)
+
+
+def _result(result: SequentialResult, sentence: str, *, breaks_guard: bool) -> dict[str, Any]:
+    return asdict(result) | {"interval": list(result.interval), "sentence": sentence, "breaks_guard": breaks_guard}
 
 
 def _look_at_groups(workspace: Workspace, experiment: Experiment, n: int) -> tuple[dict[str, Any], Budget | None]:
@@ -333,124 +391,42 @@ def _look_at_groups(workspace: Workspace, experiment: Experiment, n: int) -> tup
     """
     from fairstream.service.privacy import Release  # noqa: PLC0415 (loads torch)
 
-    before: dict[str, Any] = experiment.looks.get("groups", {})
-    if n < max(_MIN_USERS_OF_GROUPS, 2 * before.get("n", 0)):
-        return before, None
+    before, known = experiment.looks.get("groups", {}), experiment.looks.get("tests", {})
+    known = {name: test for name, test in known.items() if name.startswith(_GROUP)}
+    if experiment.mode == "shadow" or n < max(_MIN_USERS_OF_GROUPS, 2 * before.get("n", 0)):
+        return {"groups": before, "tests": known}, None
     with workspace.people() as people:
-        values = people.values()
-    names = workspace.config.groups or sorted(set(values["value"].to_pylist()))
-    if len(names) < 2 or experiment.mode == "shadow":
-        return {"n": n}, None
-    group_of = dict(zip(values["user_id"].to_pylist(), values["value"].to_pylist(), strict=True))
+        group_of = dict(zip(*(column.to_pylist() for column in people.values().columns), strict=True))
+    names = workspace.config.groups or sorted({*group_of.values()})
+    if len(names) < 2:
+        return {"groups": {"n": n}, "tests": {}}, None
     users, is_drafted = schema.experiment_users, experiment.mode == "interleave"
     with reading(workspace.engine) as connection:
         rows = connection.execute(select(users).where(users.c.experiment == experiment.id)).all()
-    rows = [row for row in rows if (row.vote if is_drafted else row.shown and row.arm)]
+    rows = [row for row in rows if (row.vote if is_drafted else row.arm)]
     codes = np.array([names.index(group) if (group := group_of.get(row.user_id)) in names else UNKNOWN for row in rows])
-    metric = experiment.options.metric
     if is_drafted:
-        w = np.array([0.5 + row.vote / 2 for row in rows])
+        w, factor, allowed, what = np.array([0.5 + row.vote / 2 for row in rows]), 2, 0.0, "preference for B"
     else:
+        metric = experiment.options.metric
         rates = np.array([getattr(row, _METRICS[metric]) / row.shown for row in rows])
         w = 0.5 + np.where([row.arm == "B" for row in rows], 0.5, -0.5) * (rates - rates.mean())
+        allowed = getattr(experiment.options, f"max_fall_of_{metric}") * float(rates.mean())
+        factor, what = 4, f"{metric.replace('_', ' ')} of B minus that of A"
     budget, k = Budget.read(workspace.engine, workspace.config.privacy), before.get("k", 0) + 1
     sizes = next((spend.published for spend in spends(workspace.engine, "sizes", 1)), {})
-    gate = workspace.config.gate
-    release = Release(workspace.secret, gate.min_group_size, f"{experiment.id} {k}", budget, sizes)
+    min_size = workspace.config.gate.min_group_size
+    release = Release(workspace.secret, min_size, f"{experiment.id} {k}", budget, sizes)
     means = release.report(w, codes.astype(np.int16), names).means
-    tests, factor = {}, 2 if is_drafted else 4
-    allowed = 0.0 if is_drafted else getattr(experiment.options, f"max_fall_of_{metric}") * float(rates.mean())
-    what = "preference for B" if is_drafted else f"{metric.replace('_', ' ')} of B minus that of A"
+    tests = {}
     for name, mean in means.items():
         value, margin = float(factor * (mean.value - 0.5)), float(factor * mean.margin(len(means) * 2**k))
-        tests[f"group {name}"] = {
+        low, high = round(value - margin, 4), round(value + margin, 4)
+        tests[f"{_GROUP}{name}"] = {
             "difference": round(value, 4),
-            "interval": [round(value - margin, 4), round(value + margin, 4)],
-            "sentence": f"for {name}, {what} is {value:+.1%} ({value - margin:+.1%} to {value + margin:+.1%})",
-            "breaks_guard": value + margin < -allowed,
+            "interval": [low, high],
+            "sentence": f"{what} is {value:+.1%} ({low:+.1%} to {high:+.1%})",
+            "breaks_guard": high < -allowed,
         }
-    return {"n": n, "k": k if tests else k - 1, "tests": tests, "withheld": None if tests else release.why}, budget
-
-
-class _Look:
-    """The tests of an experiment at one moment."""
-
-    def __init__(self, connection: Connection, experiment: Experiment) -> None:
-        self._experiment, self._options = experiment, experiment.options
-        self._totals = Totals.read(connection, experiment.id)
-        count = schema.impression_counts.c
-        counts = select(count.arm, count.what, func.sum(count.n)).where(count.experiment == experiment.id)
-        self._n = Counter(
-            {(arm, what): int(n) for arm, what, n in connection.execute(counts.group_by(count.arm, count.what))}
-        )
-        self._before = experiment.looks.get("tests", {})
-
-    def results(self) -> dict[str, Any]:
-        if self._experiment.mode == "interleave":
-            votes = self._totals.votes
-            users, tests = {"A": votes["A"], "B": votes["B"]}, {}
-            if sum(votes.values()):
-                result = win_rate_test(votes["B"], votes["A"], alpha=self._options.alpha / 2)
-                sentence = f"{votes['B']:,} users clicked an item of B first, {votes['A']:,} one of A"
-                tests["preference"] = self._test(result, sentence, breaks_guard=False)
-            return {"users": users, "tests": tests | dict(self._measured())}
-        arms = self._totals.of("clicked")
-        users = {arm: int(totals.n) for arm, totals in zip("AB", arms, strict=True)}
-        if self._experiment.mode == "shadow":
-            return {"users": users, "tests": dict(self._measured()), "shadow": self._shadow()}
-        return {"users": users, "tests": dict(self._outcomes()) | dict(self._measured())}
-
-    def _shadow(self) -> str | None:
-        n, common, most = (self._n["", what] for what in ("shadows", "common", "of"))
-        if not n:
-            return None
-        different = {arm: self._n[arm, "different"] for arm in "AB"}
-        return (
-            f"In {n:,} pairs of lists both models share {common / most:.0%} of the items; where the lists of A hold "
-            f"100 different items, those of B hold {100 * different['B'] / max(different['A'], 1):.0f}."
-        )
-
-    def _outcomes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name, what in _METRICS.items():
-            a, b = self._totals.of(what)
-            scale = self._before.get(name, {}).get("scale")
-            if (result := sequential_test(a, b, alpha=self._options.alpha / 2, scale=scale)) is not None:
-                guard = self._guard(name, a, b, 1 - getattr(self._options, f"max_fall_of_{name}"))
-                low, high = result.interval
-                sentence = f"{_rate(b):.2%} for B and {_rate(a):.2%} for A (difference {low:+.2%} to {high:+.2%})"
-                yield name, self._test(result, sentence, breaks_guard=guard is not None and guard.is_worse)
-
-    def _measured(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What the service itself measures: the seconds that a list takes, and users answered by popularity."""
-        a, b = (self._totals_of(arm, "served", "micros", "micros²") for arm in "AB")
-        rise = self._options.max_rise_of_latency
-        if (result := self._guard("latency", a, b, ratio=1 + rise)) is not None:
-            sentence = f"{_rate(b) / 1e3:.1f} ms for B and {_rate(a) / 1e3:.1f} ms for A (limit +{rise:.0%})"
-            yield "latency", self._test(result, sentence, breaks_guard=result.is_better)
-        a, b = (self._totals_of(arm, "users served", "by the model", "by the model") for arm in "AB")
-        limit = self._options.max_rise_of_fallback
-        if (result := self._guard("fallback", a, b)) is not None:
-            sentence = f"{1 - _rate(b):.1%} of users for B and {1 - _rate(a):.1%} for A (limit +{limit:.1%})"
-            yield "fallback", self._test(result, sentence, breaks_guard=result.interval[1] < -limit)
-
-    def _totals_of(self, arm: str, n: str, y: str, yy: str) -> ArmTotals:
-        return ArmTotals(*(self._n[arm, what] for what in (n, n, y, n, y, yy)))
-
-    def _guard(self, name: str, a: ArmTotals, b: ArmTotals, ratio: float = 1.0) -> SequentialResult | None:
-        scale = self._before.get(name, {}).get("scale")
-        return sequential_test(a, b, alpha=self._options.alpha / 2, n_tests=_N_GUARDS, ratio=ratio, scale=scale)
-
-    @staticmethod
-    def _test(result: SequentialResult, sentence: str, *, breaks_guard: bool) -> dict[str, Any]:
-        return {
-            "difference": result.difference,
-            "interval": list(result.interval),
-            "e_value": result.e_value,
-            "scale": result.scale,
-            "sentence": sentence,
-            "breaks_guard": breaks_guard,
-        }
-
-
-def _rate(arm: ArmTotals) -> float:
-    return arm.y / arm.x
+    groups = {"n": n, "k": k if tests else k - 1, "withheld": None if tests else release.why}
+    return {"groups": groups, "tests": tests}, budget

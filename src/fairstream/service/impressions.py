@@ -6,14 +6,13 @@ import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
 from itertools import compress
 from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field
 from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -122,15 +121,16 @@ class Shares(BaseModel):
     shown: int = 0
     clicked: int = 0
     converted: int = 0
-    click_through: float | None = None
-    conversion: float | None = None
 
-    @classmethod
-    def of(cls, n: Mapping[str, int]) -> Shares:
-        shown = n.get("shown", 0)
-        rates = (n.get(what, 0) / shown if shown else None for what in ("clicked", "converted"))
-        counts = {what: n.get(what, 0) for what in ("lists", "shown", "clicked", "converted")}
-        return cls(**counts, **dict(zip(("click_through", "conversion"), rates, strict=True)))
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def click_through(self) -> float | None:
+        return self.clicked / self.shown if self.shown else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def conversion(self) -> float | None:
+        return self.converted / self.shown if self.shown else None
 
 
 class Report(BaseModel):
@@ -138,32 +138,22 @@ class Report(BaseModel):
 
     since: Time
     everyone: Shares
-    kinds: dict[str, int]
     by_model: dict[str, Shares]
-    by_hour: dict[datetime, Shares]
 
     @classmethod
     def of(cls, engine: Engine, hours: int) -> Report:
         """Return the report of the last hours, from the hourly counts."""
-        count = schema.impression_counts.c
-        first = now() // HOUR - hours + 1
-        query = select(count.hour, count.model, count.what, func.sum(count.n).label("n"))
-        query = query.where(count.hour >= first).group_by(count.hour, count.model, count.what)
-        everyone, models, by_hour = (
-            Counter[str](),
-            defaultdict[str, Counter[str]](Counter),
-            defaultdict[int, Counter[str]](Counter),
-        )
+        count, first = schema.impression_counts.c, now() // HOUR - hours + 1
+        query = select(count.model, count.what, func.sum(count.n)).group_by(count.model, count.what)
+        models = defaultdict[str, Counter[str]](Counter)
         with reading(engine) as connection:
-            for row in connection.execute(query):
-                for part in (everyone, models[row.model or "popularity"], by_hour[row.hour]):
-                    part[row.what] += int(row.n)
+            rows = connection.execute(query.where(count.hour >= first, count.what.in_(Shares.model_fields)))
+            for model, what, n in rows:
+                models[model or "popularity"][what] += int(n)
         return cls(
             since=from_microseconds(first * HOUR),
-            everyone=Shares.of(everyone),
-            kinds={what.removeprefix("kind:"): n for what, n in sorted(everyone.items()) if what.startswith("kind:")},
-            by_model={model: Shares.of(n) for model, n in sorted(models.items())},
-            by_hour={from_microseconds(hour * HOUR): Shares.of(n) for hour, n in sorted(by_hour.items())},
+            everyone=Shares(**sum(models.values(), Counter())),
+            by_model={model: Shares(**n) for model, n in sorted(models.items())},
         )
 
 

@@ -197,7 +197,7 @@ impression_counts = sa.Table(  # the same by the hour: a report reads these few 
     Column("experiment", sa.String(32), primary_key=True),
     Column("arm", sa.String(1), primary_key=True),
     Column("model", sa.String(32), primary_key=True),
-    Column("what", sa.String(80), primary_key=True, comment="lists, shown, clicked, converted or kind:NAME"),
+    Column("what", sa.String(80), primary_key=True, comment="such as lists, shown, clicked or converted"),
     Column("n", sa.BigInteger, nullable=False),
 )
 
@@ -213,7 +213,6 @@ experiments = sa.Table(  # experiments on people; at most one is running
     Column("share", sa.Float, nullable=False, comment="of the users who get B; as many are compared with them"),
     Column("started", sa.BigInteger, nullable=False),
     Column("step_since", sa.BigInteger, nullable=False, comment="when the share was last changed"),
-    Column("totals", sa.JSON, nullable=False, comment="sums over users by arm, from which tests are computed"),
     Column("looks", sa.JSON, nullable=False, comment="the latest results"),
     Column("ended", sa.BigInteger),
     Column("decision", sa.JSON(none_as_null=True)),

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
-from fairstream.evaluation.sequential import ArmTotals
 from fairstream.service import schema
 from fairstream.service.database import now, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.impressions import HOUR, TALLIED_EVENTS, TALLIED_LISTS, add_counts, insert_into, prune
 from fairstream.service.people import in_parts
+from fairstream.service.registry import running_experiment
 from fairstream.service.settings import EventKinds
 from fairstream.service.workspace import Workspace
 
@@ -97,12 +96,11 @@ class _Batch:
         self._window = round(config.impressions.window_hours * HOUR)
         self.n: Counter[tuple[int, str, str, str, str]] = Counter()
         self._outcomes: dict[int, list[str]] = {}
-        self._users: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._votes: dict[tuple[str, str], str] = {}
+        self._users: dict[tuple[str, str], dict[str, Any]] = {}
         for row in self.lists:
             self._add(row, "lists", "" if row.arms.islower() else row.arms)
             for arm, n in Counter(row.arms.upper()).items() if row.arms.islower() else [(row.arms, len(row.items))]:
-                self._add(row, "shown", arm, n, is_of_user=True)
+                self._add(row, "shown", arm, n)
         self._attribute(self._shown_before(connection, last), config.events)
 
     def _shown_before(self, connection: Connection, last: int) -> _Showings:
@@ -128,24 +126,26 @@ class _Batch:
                 continue
             _, position, row = lists[-1]
             arm = _arm(row, position)
-            self._add(row, f"kind:{event.kind}", arm)
             outcomes = self._outcomes.setdefault(row.seq, list(row.outcomes))
             before = outcomes[position]
             if kinds.kinds.get(event.kind, 0.0) > 0:
                 outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
             if before == _NOTHING != outcomes[position]:
-                self._add(row, "clicked", arm, is_of_user=True)
-                if row.arms.islower():
-                    self._votes.setdefault((row.experiment, row.user_id), arm)
+                self._add(row, "clicked", arm)
             if before != _CONVERTED == outcomes[position]:
-                self._add(row, "converted", arm, is_of_user=True)
+                self._add(row, "converted", arm)
 
-    def _add(self, row: Row[Any], what: str, arm: str, n: int = 1, *, is_of_user: bool = False) -> None:
+    def _add(self, row: Row[Any], what: str, arm: str, n: int = 1) -> None:
+        """Count for the hour, and for the user; the team of an interleaved list's first click is the user's vote."""
         self.n[row.time // HOUR, row.experiment, arm, row.model, what] += n
-        if is_of_user and arm and row.experiment:
-            of_user = self._users[row.experiment, row.user_id]
-            of_user[what] += n
-            of_user[row.arms] += n
+        if not arm or what == "lists":
+            return
+        of_list = "" if row.arms.islower() else row.arms
+        none = {"arm": of_list, "shown": 0, "clicked": 0, "converted": 0, "vote": 0}
+        user = self._users.setdefault((row.experiment, row.user_id), none)
+        user[what] += n
+        if what == "clicked" and not of_list:
+            user["vote"] = user["vote"] or (1 if arm == "B" else -1)
 
     def write(self, connection: Connection) -> None:
         """Store the counts."""
@@ -153,31 +153,14 @@ class _Batch:
         if self._outcomes:
             change = update(_rows).where(_rows.c.seq == bindparam("row")).values(outcomes=bindparam("new"))
             connection.execute(change, [{"row": seq, "new": "".join(new)} for seq, new in self._outcomes.items()])
-        for experiment in {experiment for experiment, _ in self._users}:
-            self._write_users(connection, experiment)
-
-    def _write_users(self, connection: Connection, experiment: str) -> None:
-        """Add to the users' rows and, by what these change, to the totals of the arms."""
-        own = {user: new for (name, user), new in self._users.items() if name == experiment}
-        before = dict[str, Row[Any]]()
-        for part in in_parts(list(own), 1000):
-            known = select(_users).where(_users.c.experiment == experiment, _users.c.user_id.in_(part))
-            before |= {row.user_id: row for row in connection.execute(known)}
-        totals = Totals.read(connection, experiment)
-        rows = []
-        for user, new in own.items():
-            row = before.get(user)
-            arm = row.arm if row else next((arm for arm in "AB" if new[arm]), "")
-            old = (row.shown, row.clicked, row.converted, row.vote) if row else (0, 0, 0, 0)
-            counts = [n + new[what] for n, what in zip(old, ("shown", "clicked", "converted"), strict=False)]
-            vote = old[3] or {"A": -1, "B": 1}.get(self._votes.get((experiment, user), ""), 0)
-            totals.replace(arm, old, (*counts, vote), is_new=row is None)
-            values = dict(zip(("shown", "clicked", "converted"), counts, strict=True), vote=vote, arm=arm)
-            rows.append(values | {"experiment": experiment, "user_id": user})
-        new_rows = insert_into(connection, _users)
-        changed = {name: new_rows.excluded[name] for name in ("shown", "clicked", "converted", "vote")}
-        connection.execute(new_rows.on_conflict_do_update(index_elements=["experiment", "user_id"], set_=changed), rows)
-        totals.write(connection, experiment)
+        running = running_experiment(connection)
+        own = [(user, did) for (experiment, user), did in self._users.items() if experiment == running]
+        users = [{"experiment": running, "user_id": user, **did} for user, did in own]
+        if users:
+            new = insert_into(connection, _users)
+            added = {name: _users.c[name] + new.excluded[name] for name in ("shown", "clicked", "converted")}
+            added["vote"] = case((_users.c.vote == 0, new.excluded.vote), else_=_users.c.vote)
+            connection.execute(new.on_conflict_do_update(index_elements=["experiment", "user_id"], set_=added), users)
 
 
 def _arm(row: Row[Any], position: int) -> str:
@@ -186,41 +169,6 @@ def _arm(row: Row[Any], position: int) -> str:
     return arms[position].upper() if arms.islower() else arms
 
 
-def conversions(kinds: EventKinds) -> frozenset[str]:
+def conversions(kinds: EventKinds) -> tuple[str, ...]:
     """The kinds of events that count as a conversion."""
-    return frozenset(kinds.judge_by or [kind for kind in ("purchase",) if kind in kinds.kinds])
-
-
-class Totals:
-    """The sums over the users of each arm, from which tests are computed."""
-
-    def __init__(self, stored: dict[str, Any]) -> None:
-        self.votes: Counter[str] = Counter(stored.get("votes", {}))
-        self._arms = {
-            (arm, what): ArmTotals(*stored.get(f"{what} {arm}", ()))
-            for arm in ("A", "B")
-            for what in ("clicked", "converted")
-        }
-
-    @classmethod
-    def read(cls, connection: Connection, experiment: str) -> Totals:
-        rows = schema.experiments.c
-        return cls(connection.scalar(select(rows.totals).where(rows.id == experiment)) or {})
-
-    def write(self, connection: Connection, experiment: str) -> None:
-        totals: dict[str, Any] = {f"{what} {arm}": astuple(own) for (arm, what), own in self._arms.items()}
-        change = update(schema.experiments).where(schema.experiments.c.id == experiment)
-        connection.execute(change.values(totals=totals | {"votes": dict(self.votes)}))
-
-    def of(self, what: str) -> tuple[ArmTotals, ArmTotals]:
-        """Return both arms' totals of an outcome."""
-        return self._arms["A", what], self._arms["B", what]
-
-    def replace(self, arm: str, old: Sequence[int], new: Sequence[int], *, is_new: bool) -> None:
-        """Count a user's new numbers (shown, clicked, converted, vote) instead of the old ones."""
-        if new[3] != old[3]:
-            self.votes["B" if new[3] > 0 else "A"] += 1
-        for at, what in ((1, "clicked"), (2, "converted")):
-            if arm:
-                before = ArmTotals() if is_new else ArmTotals.of([old[at]], [old[0]])
-                self._arms[arm, what] = self._arms[arm, what] - before + ArmTotals.of([new[at]], [new[0]])
+    return kinds.judge_by or tuple(kind for kind in kinds.kinds if kind == "purchase")

@@ -27,11 +27,12 @@ from starlette.routing import Mount
 from fairstream.service import impressions, items, registry, rules, schema
 from fairstream.service.audit import entries
 from fairstream.service.budget import Budget, PrivacyStatus
-from fairstream.service.dashboard.reading import Overview, latest_experiments, reason_of
+from fairstream.service.dashboard.reading import Overview, reason_of
 from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.dashboard.web import COOKIE, LASTS
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import listed
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.impressions import Shown
 from fairstream.service.incoming import batch_from_json
@@ -458,7 +459,8 @@ def test_an_experiment_is_started_watched_and_ended(shop: Workspace) -> None:
 
 
 def experiments_of(shop: Workspace) -> list[Any]:
-    return latest_experiments(shop.engine, 10)
+    with shop.engine.connect() as connection:
+        return listed(connection, 10)
 
 
 def test_a_list_says_why_to_those_who_may_know_and_which_rules_moved_it(shop: Workspace) -> None:

@@ -470,12 +470,8 @@ class Report(TypedDict):
     """From when on lists are counted."""
     everyone: Shares
     """All lists."""
-    kinds: dict[str, int]
-    """Events after the lists that showed their items, by kind."""
     by_model: dict[str, Shares]
     """The same for each model; `popularity` stands for none."""
-    by_hour: dict[str, Shares]
-    """The same for each hour in which lists were shown."""
 
 
 class Rule(TypedDict):
@@ -500,9 +496,9 @@ class Shares(TypedDict):
     """Shown items with an event of a positive kind within `impressions.window_hours`."""
     converted: NotRequired[int]
     """Shown items with an event of a kind of `events.judge_by`, by default purchase."""
-    click_through: NotRequired[float | None]
+    click_through: float | None
     """Share of shown items with an event of a positive kind; null without any."""
-    conversion: NotRequired[float | None]
+    conversion: float | None
     """Share of shown items with a conversion; null without any."""
 
 

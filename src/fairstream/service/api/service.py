@@ -161,10 +161,9 @@ class Service:
 
     def served(self, user_id: str, seconds: float, *, by_model: bool) -> None:
         """Note a list that was made during an experiment."""
-        if (experiment := self.serving.experiment) is not None and (arm := experiment[0].arm_of(user_id)):
-            model = experiment[1].id if arm == "B" else experiment[0].a
-            if experiment[0].mode == "split":
-                self._served.note(experiment[0], arm, model or "", user_id, seconds, by_model=by_model)
+        arms = self.serving.experiment and self.serving.experiment[0]
+        if arms is not None and arms.mode == "split" and (arm := arms.arm_of(user_id)):
+            self._served.note(arms, arm, user_id, seconds, by_model=by_model)
 
     def _tally_and_look(self) -> None:
         self._tally.count()

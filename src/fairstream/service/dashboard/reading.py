@@ -13,7 +13,6 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, case, fu
 from fairstream.service import schema
 from fairstream.service.audit import Entry
 from fairstream.service.event_store import EventStore, closed_periods
-from fairstream.service.experiments import Experiment
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import score_in
 from fairstream.service.records import Model, Period, UnknownIdError, Update, from_microseconds
@@ -127,14 +126,6 @@ def _periods(engine: Engine, days: Days, before: int | None) -> list[Period]:
     with engine.connect() as connection:
         rows = connection.execute(page.order_by(row.t.desc()).limit(PERIODS_AT_ONCE + 1)).mappings()
         return [Period(**each) for each in rows][::-1]
-
-
-def latest_experiments(engine: Engine, limit: int) -> list[Experiment]:
-    """Return the experiments, the latest first; the first one may be running."""
-    rows = schema.experiments
-    with engine.connect() as connection:
-        found = connection.execute(select(rows).order_by(rows.c.started.desc(), rows.c.id).limit(limit))
-        return [Experiment(**row) for row in found.mappings()]
 
 
 def last_entry(engine: Engine, kinds: Collection[str]) -> Entry | None:

@@ -24,15 +24,17 @@ from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import late, newcomers, quality_charts, status_of, stream_charts
-from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry, latest_experiments
+from fairstream.service.dashboard.reading import Days, ModelStory, Overview, audit_json, last_entry
 from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import now, reachable, reading
 from fairstream.service.event_store import EventStore
+from fairstream.service.experiments import listed as listed_experiments
 from fairstream.service.gaps import gap_in
 from fairstream.service.keys import find_key
 from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import UnknownIdError
 from fairstream.service.serving import ServedBy
+from fairstream.service.tally import conversions
 from fairstream.service.workspace import Workspace
 from fairstream.text import sentence
 
@@ -171,9 +173,9 @@ class Dashboard:
             if may_see:
                 history = EventStore(self._workspace).items_of(user_id)[-_HISTORY:][::-1]
         engine, kinds = self._workspace.engine, self._workspace.config.events
-        sells = kinds.judge_by or tuple(kind for kind in kinds.kinds if kind == "purchase")
-        learned = [kind for kind, weight in kinds.kinds.items() if weight > 0]
-        tops = {"shown": shown(engine).most, "sold": chosen_most(engine, sells), "chosen": chosen_most(engine, learned)}
+        sells = conversions(kinds)
+        chosen = chosen_most(engine, kinds.learned)
+        tops = {"shown": shown(engine).most, "sold": chosen_most(engine, sells), "chosen": chosen}
         asked = {"user_id": user_id, "answer": answer, "why": why, "history": history, "may_see": may_see}
         listed = [*(answer.items if answer else ()), *history, *(item for top in tops.values() for item, _ in top)]
         named = {"titles": titles(engine, listed), "sells": sells, "problem": problem}
@@ -181,7 +183,8 @@ class Dashboard:
 
     def _experiments(self, request: Request, visitor: Visitor) -> Response:
         engine, kept = self._workspace.engine, self._workspace.models.names()
-        found = latest_experiments(engine, _PAGE_SIZE)
+        with reading(engine) as connection:
+            found = listed_experiments(connection, _PAGE_SIZE)
         service = registry.in_service(engine)
         serving = service and service.model
         others = [model for model in registry.models(engine) if model.id != serving and model.folder in kept]
