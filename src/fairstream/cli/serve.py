@@ -56,15 +56,7 @@ def serve(
             if len(shops) == 1:
                 raise
             print_error(f"{folder.name} cannot be served yet: {error}")
-    max_connections = max_connections or Limits().max_connections
-    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    if max_connections > (possible := most_connections()):
-        print_error(
-            f"too few files may be open for {max_connections} connections (limits.max_connections), so there will be "
-            f"{possible}; raise the limit (ulimit -n, LimitNOFILE=)"
-        )
-        max_connections = possible
+    max_connections = _connections(max_connections or Limits().max_connections)
     if every is not None:
         Every.parse(every)
     with ExitStack() as stack:
@@ -106,6 +98,18 @@ def _listen(host: str, port: int) -> socket.socket:
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number and number > 0 else str(error)
         raise ConfigurationError(f"cannot listen at {host} port {port}: {why}; give another --host or --port") from None
+
+
+def _connections(wanted: int) -> int:
+    """Let this process open as many files as it may; return the number of connections for which that is enough."""
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    if wanted > (possible := most_connections()):
+        print_error(
+            f"too few files may be open for {wanted} connections (limits.max_connections), so there will be "
+            f"{possible}; raise the limit (ulimit -n, LimitNOFILE=)"
+        )
+    return min(wanted, possible)
 
 
 def _app(folders: list[Path], every: str | None, log_level: str) -> Shops:
