@@ -45,18 +45,14 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     """Take in the stream period by period with an update after each, first without regard to fairness, then with it."""
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
-    unfair = learning.without_lever()
-    plain = replace(workspace, config=workspace.config.with_options(learning=unfair))
-    fair = f"with fairness_weight {learning.fairness_weight:g}"
-    if learning.has_target:
-        fair += f" and {learning.target}" if learning.max_gap is None else f" and max_gap {learning.max_gap:g}"
+    plain = replace(workspace, config=workspace.config.with_options(learning=learning.without_lever()))
     with workspace.people() as people:
         users = pa.table({"user_id": _named("u", stream.users["user_id"]), "value": stream.users["community"]})
         people.put(people_from_arrow(users))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits, workspace.config.events))
-        how = "without regard to fairness" if t < _FAIR_FROM else fair
+        how = "without regard to fairness" if t < _FAIR_FROM else f"with {learning.target} and the fairness loss"
         say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
         outcomes.append(run(plain if t < _FAIR_FROM else workspace, by="demonstration"))
         say(f"  {outcomes[-1].state}: {outcomes[-1].reason}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import FairstreamError, WorkspaceError
@@ -47,12 +47,11 @@ class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
 def request(workspace: Workspace, by: str, *, clock: Clock = now_of) -> Update:
     """Queue an update; raises `UpdateRunning` where one has not ended."""
     fail_dead(workspace, clock=clock)
-    with _alone(workspace.engine) as connection:
+    with writing(workspace.engine) as connection:
         refuse_if_open(connection)
         if (experiment := running_experiment(connection)) is not None:
             raise WorkspaceError(f"experiment {experiment} is running, and an update may change an arm; end it first")
-        update_id = _queue(connection, by, clock(connection))
-    return get(workspace.engine, update_id)
+        return _get(connection, _queue(connection, by, clock(connection)))
 
 
 def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Clock = now_of) -> Update | None:
@@ -64,17 +63,21 @@ def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Clock 
         fail_dead(workspace, clock=clock)
     if is_open or not is_due:
         return None
-    with _alone(engine) as connection:
-        if _open_id(connection) is not None or not _is_due(connection, every, limits, clock(connection)):
-            return None
-        update_id = _queue(connection, by, clock(connection))
-    return get(engine, update_id)
+    with suppress(UpdateRunning), writing(engine) as connection:
+        refuse_if_open(connection)
+        if _is_due(connection, every, limits, clock(connection)):
+            return _get(connection, _queue(connection, by, clock(connection)))
+    return None
 
 
 def get(engine: Engine, update_id: str) -> Update:
     """One update."""
     with reading(engine) as connection:
-        row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
+        return _get(connection, update_id)
+
+
+def _get(connection: Connection, update_id: str) -> Update:
+    row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
     if row is None:
         raise UnknownIdError(f"there is no update {update_id[:64]!r}; GET /v1/updates shows those there are")
     return Update(**row)
@@ -130,8 +133,8 @@ def _run_one(
             close_period(
                 workspace,
                 say,
-                lambda connection, done: _finish(
-                    connection, queued.id, done.kind, reason=done.reason, t=done.t, model=done.model
+                lambda connection, done: _end(
+                    connection, _rows.c.id == queued.id, done.kind, reason=done.reason, t=done.t, model=done.model
                 ),
                 afresh=afresh,
             )
@@ -146,9 +149,7 @@ def _run_one(
 def close_left(workspace: Workspace, update_id: str, state: UpdateState, reason: str) -> None:
     """End an update whose process has ended before it; one that has ended stays as it is."""
     with suppress(FairstreamError), writing(workspace.engine) as connection:
-        left = and_(_rows.c.id == update_id, _rows.c.state.in_(_OPEN))
-        values = {"state": state, "reason": reason, "finished": now_of(connection)}
-        connection.execute(update(_rows).where(left).values(values))
+        _end(connection, and_(_rows.c.id == update_id, _rows.c.state.in_(_OPEN)), state, reason=reason)
 
 
 def fail_dead(workspace: Workspace, *, clock: Clock = now_of) -> None:
@@ -162,8 +163,7 @@ def fail_dead(workspace: Workspace, *, clock: Clock = now_of) -> None:
         states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_begun))))
     if "queued" in states:
         with writing(engine) as connection:
-            values = {"state": "failed", "reason": "no process has begun it", "finished": at}
-            connection.execute(update(_rows).where(never_begun).values(values))
+            _end(connection, never_begun, "failed", at, reason="no process has begun it")
     if "running" in states:
         with suppress(WorkspaceError), workspace.updating(), writing(engine) as connection:
             _fail_running(connection, at)
@@ -191,7 +191,7 @@ def _failed(workspace: Workspace, queued: Update, error: Exception) -> Update:
     reason = _sentence(error)
     with suppress(FairstreamError), reachable(workspace.engine):
         with writing(workspace.engine) as connection:
-            _finish(connection, queued.id, "failed", reason=reason)
+            _end(connection, _rows.c.id == queued.id, "failed", reason=reason)
         return get(workspace.engine, queued.id)
     return queued.model_copy(update={"state": "failed", "reason": reason})
 
@@ -204,15 +204,6 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or 'the workspace'} cannot be written or read: {error.strerror or error}"
     return f"the database cannot be used: {str(getattr(error, 'orig', error)).splitlines()[0]}"
-
-
-@contextmanager
-def _alone(engine: Engine) -> Iterator[Connection]:
-    """A transaction in which nobody else queues an update."""
-    with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("LOCK TABLE updates IN SHARE ROW EXCLUSIVE MODE")
-        yield connection
 
 
 def _open_id(connection: Connection) -> str | None:
@@ -237,24 +228,23 @@ def _queue(connection: Connection, by: str, at: int) -> str:
 
 def _begin(engine: Engine, queued: Update) -> None:
     with writing(engine) as connection:
-        _fail_running(connection, now_of(connection))  # the holder of the lock knows that no other is running
-        mine = and_(_rows.c.id == queued.id, _rows.c.state == "queued")
-        if (
-            connection.execute(update(_rows).where(mine).values(state="running", started=now_of(connection))).rowcount
-            == 0
-        ):
+        at = now_of(connection)
+        _fail_running(connection, at)  # the holder of the lock knows that no other is running
+        mine = update(_rows).where(_rows.c.id == queued.id, _rows.c.state == "queued")
+        if connection.execute(mine.values(state="running", started=at)).rowcount == 0:
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
 
 
 def _fail_running(connection: Connection, at: int) -> None:
-    values = {"state": "failed", "reason": "the process ended before the update did", "finished": at}
-    connection.execute(update(_rows).where(_rows.c.state == "running").values(values))
+    _end(connection, _rows.c.state == "running", "failed", at, reason="the process ended before the update did")
 
 
-def _finish(connection: Connection, update_id: str, state: UpdateState, **values: Any) -> None:
-    connection.execute(
-        update(_rows).where(_rows.c.id == update_id).values(state=state, finished=now_of(connection), **values)
-    )
+def _end(
+    connection: Connection, those: ColumnElement[bool], state: UpdateState, at: int | None = None, **values: Any
+) -> None:
+    """Store how updates ended, by default now."""
+    finished = now_of(connection) if at is None else at
+    connection.execute(update(_rows).where(those).values(state=state, finished=finished, **values))
 
 
 def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bool:

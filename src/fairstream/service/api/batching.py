@@ -120,6 +120,26 @@ class ListBatcher(Batcher[tuple[str, Ask], bytes]):
         return bodies
 
 
+class _Storing(Batcher[Q, A]):
+    """Stores what comes in, in a thread of its own; refuses it where too much waits."""
+
+    what: str
+
+    def __init__(self) -> None:
+        super().__init__(ThreadPoolExecutor(1, self.what))
+
+    async def ask(self, request: Q) -> A:
+        if self.n_waiting() >= self.max_batch:
+            sentence = f"{self.what} come in faster than they can be stored; try again in 1 s."
+            raise ApiError("overloaded", sentence, retry_after=1)
+        return await super().ask(request)
+
+    async def stop(self) -> None:
+        """Store what was accepted, then end."""
+        await self.finish()
+        self._threads.shutdown()
+
+
 class _Sent(NamedTuple):
     """A batch, and the name of the ingest key that sent it."""
 
@@ -127,16 +147,16 @@ class _Sent(NamedTuple):
     key: str | None
 
 
-class Writer(Batcher[_Sent, EventsReceipt]):
+class Writer(_Storing[_Sent, EventsReceipt]):
     """Stores batches; a receipt is given when its events are on disk, and only then.
 
     `stored` is called with the events that were stored; whatever it raises, they stay stored and acknowledged.
     """
 
-    max_batch = 256
+    max_batch, what = 256, "Events"
 
     def __init__(self, store: EventStore, stored: Callable[[pa.Table], None], limits: Limits) -> None:
-        super().__init__(ThreadPoolExecutor(1, "writer"))
+        super().__init__()
         self._store, self._stored, self._limits = store, stored, limits
         self._n_open, self._counted = 0, float("-inf")
         self._of_keys, self._n_keys = dict[str, int](), 0
@@ -144,15 +164,7 @@ class Writer(Batcher[_Sent, EventsReceipt]):
 
     async def store(self, batch: pa.Table, key: str | None = None) -> EventsReceipt:
         """Store a batch; refused where too many wait already, in all or of the same key."""
-        if self.n_waiting() >= self.max_batch:
-            sentence = "Events come in faster than they can be stored; try again in 1 s."
-            raise ApiError("overloaded", sentence, retry_after=1)
         return await self.ask(_Sent(batch, key))
-
-    async def stop(self) -> None:
-        """Store what was accepted, then end."""
-        await self.finish()
-        self._threads.shutdown()
 
     def handle(self, requests: list[_Sent]) -> list[EventsReceipt | Exception]:
         try:
@@ -213,26 +225,14 @@ class Writer(Batcher[_Sent, EventsReceipt]):
         return receipts
 
 
-class ImpressionWriter(Batcher[list[Shown], ImpressionsReceipt]):
+class ImpressionWriter(_Storing[list[Shown], ImpressionsReceipt]):
     """Stores lists that people saw; `stored` is called when they are on disk."""
 
-    max_batch = 64
+    max_batch, what = 64, "Impressions"
 
     def __init__(self, workspace: Workspace, stored: Callable[[], None]) -> None:
-        super().__init__(ThreadPoolExecutor(1, "impressions"))
+        super().__init__()
         self._workspace, self._stored = workspace, stored
-
-    async def store(self, lists: list[Shown]) -> ImpressionsReceipt:
-        """Store a batch; refused where too many wait already."""
-        if self.n_waiting() >= self.max_batch:
-            sentence = "Impressions come in faster than they can be stored; try again in 1 s."
-            raise ApiError("overloaded", sentence, retry_after=1)
-        return await self.ask(lists)
-
-    async def stop(self) -> None:
-        """Store what was accepted, then end."""
-        await self.finish()
-        self._threads.shutdown()
 
     def handle(self, requests: list[list[Shown]]) -> list[ImpressionsReceipt | Exception]:
         receipts = store(self._workspace, requests)
