@@ -18,7 +18,7 @@ from streams import know
 from typer.testing import CliRunner
 
 from fairstream.cli import app
-from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.errors import WorkspaceError
 from fairstream.service import experiments, registry, schema, updates
 from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
@@ -333,22 +333,6 @@ def test_what_cannot_be_compared_is_refused(new_workspace: NewWorkspace) -> None
         start(workspace, Options(b=current), by="test")
     with pytest.raises(UnknownIdError, match="there is no model 'm'"):
         start(workspace, Options(b="m"), by="test")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"steps": [0.5, 0.1]}, "steps must rise, above 0 and up to 0.5"),
-        ({"steps": [0.9]}, "steps must rise, above 0 and up to 0.5"),
-        ({"steps": []}, "steps"),
-        ({"mode": "both"}, "mode must be one of"),
-        ({"days": 3}, "days is not an option"),
-        ({"alpha": 1}, "alpha must be < 1"),
-    ],
-)
-def test_wrong_options_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        Options(**{"b": "m", **options})
 
 
 def test_no_update_starts_while_an_experiment_runs_and_none_while_an_update_is_open(shop: Shop) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -91,27 +90,20 @@ def _draft(a: Sequence[str], b: Sequence[str], k: int, b_begins: bool) -> dict[s
 
 
 def encode(experiment: str, entries: Sequence[tuple[str, str, float]]) -> str:
-    """Return the id of an interleaved list: two bytes for each item tell its team and propensity when it comes back."""
-    words = (_hash(item) << 2 | (team == "b") << 1 | (p == 1.0) for item, team, p in entries)
-    content = b"".join(word.to_bytes(2, "big") for word in words)
-    return f"{experiment}.{secrets.token_hex(6)}.{urlsafe_b64encode(content).decode().rstrip('=')}"
+    """Return the id of an interleaved list: it tells each item's team, as a capital where the propensity is 1."""
+    marks = (f"{team.upper() if p == 1.0 else team}{_hash(item)}" for item, team, p in entries)
+    return ".".join((experiment, secrets.token_hex(6), *marks))
 
 
 def _decode(experiment: str, items: Sequence[str], list_id: str) -> list[tuple[str, float]] | None:
     """Return the team and propensity of each item; None if the list is not one of the experiment's."""
-    name, _, content = list_id.partition(".")
-    try:
-        words = urlsafe_b64decode(f"{content.partition('.')[2]}===")
-    except ValueError:
+    name, *parts = list_id.split(".")
+    teams = {mark[1:]: mark[:1] for mark in parts[1:]}
+    found = [teams.get(_hash(item), "") for item in items]
+    if name != experiment or not all(team in ("a", "b", "A", "B") for team in found):
         return None
-    known = {}
-    for at in range(0, len(words) - 1, 2):
-        word = int.from_bytes(words[at : at + 2], "big")
-        known[word >> 2] = "b" if word & 2 else "a", 1.0 if word & 1 else 0.5
-    if name != experiment or not all(_hash(item) in known for item in items):
-        return None
-    return [known[_hash(item)] for item in items]
+    return [(team.lower(), 1.0 if team.isupper() else 0.5) for team in found]
 
 
-def _hash(item: str) -> int:
-    return zlib.crc32(item.encode()) & 0x3FFF
+def _hash(item: str) -> str:
+    return f"{zlib.crc32(item.encode()) & 0xFFFFF:x}"

@@ -114,9 +114,8 @@ class Experiment(Record):
         """What there is to know, for people."""
         users = self.looks.get("users", {})
         n = sum(users.values())
-        how = {"split": f"{self.share:.0%} of users get B", "shadow": "B is never shown"}.get(
-            self.mode, f"{self.share:.0%} of users get lists of both"
-        )
+        get = f"{self.share:.0%} of users get"
+        how = {"split": f"{get} B", "interleave": f"{get} lists of both", "shadow": "B is never shown"}[self.mode]
         state = f"runs since {self.started:%Y-%m-%d %H:%M} UTC; {how}" if self.ended is None else "has ended"
         lines = [f"Experiment {self.id} ({self.mode}) of model {self.a} (A) and {self.b} (B) {state}."]
         if self.mode != "shadow":

@@ -91,6 +91,8 @@ def test_one_experiment_at_a_time_from_start_to_promotion(new_service: Any) -> N
         ({"b": "m"}, 404, "there is no model 'm'"),
         ({"b": "m", "mode": "half"}, 422, "the body: mode must be one of 'split', 'interleave' or 'shadow'"),
         ({"b": "m", "steps": [0.5, 0.1]}, 422, "the body: steps must rise, above 0 and up to 0.5"),
+        ({"b": "m", "steps": [0.9]}, 422, "the body: steps must rise, above 0 and up to 0.5"),
+        ({"b": "m", "alpha": 1}, 422, "the body: alpha must be < 1"),
         ({"b": "m", "days": 3}, 422, "the body: days is not an option; the options are alpha"),
         ({"b": "m", "rules": [{"boots": 1}]}, 422, "rule 1: "),
     ],
