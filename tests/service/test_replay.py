@@ -114,7 +114,8 @@ def test_after_an_import_the_budget_shows_groups_and_their_regret(new_workspace:
     assert last.evaluation is not None
     assert last.evaluation["withheld"] == {}
     assert latest_gap([last])[1] is not None
-    [newest] = models(workspace.engine, limit=1)
+    newest, second = models(workspace.engine, limit=2)
+    assert "imported history" in second.about["control"]["sentence"]
     assert set(newest.about["control"]["regret"]) == {"majority", "minority"}
 
 

@@ -42,7 +42,7 @@ from fairstream.service.event_store import (
     split_events,
 )
 from fairstream.service.forgetting import complete_forgetting
-from fairstream.service.gaps import noise_words
+from fairstream.service.gaps import IN_REPLAY, noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, rejects_drift
 from fairstream.service.hold_out import Split, max_events_of_user
 from fairstream.service.model_store import folder_hash
@@ -322,12 +322,36 @@ class _Update:
             comparison = trial.comparison
             groups = NO_GROUPS if comparison is None else comparison.groups_after
             about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups.readable())}
-            about |= _control(trial, self.candidates.names, self.workspace.config.privacy.epsilon_per_quarter)
+            about |= self._control(trial)
             if trial.before is not None and comparison is not None:
                 about["before"] = self._reported(trial.before, comparison.groups_before.readable())
                 about["gains"] = comparison.gains()
             if trial.rejected:
                 about["learned_rejected_periods"] = list(trial.rejected)
+        return about
+
+    def _control(self, trial: Trial) -> dict[str, Any]:
+        """The target of a candidate, the level that it chose, and each group's regret; event weights, if any."""
+        recommender, state, names = trial.recommender, trial.recommender.state, self.candidates.names
+        weights, target, update = state.event_weights, recommender.recipe.target, recommender.last_update
+        about: dict[str, Any] = {"event_weights": {name: weights.get(name, 1.0) for name in names}} if weights else {}
+        if target is None:
+            return about
+        decision = None if update is None else update.decision
+        name = next(name for name, kind in TARGETS.items() if isinstance(target, kind))
+        periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
+        regret = reported_regret(periods, state.level, names, self.workspace.config.privacy.epsilon_per_quarter)
+        why = _NOT_REPLAYED
+        if not recommender.model.has_levels:
+            why = _NO_LEVELS
+        elif self.budget.waits and not self.budget.is_off:
+            why, regret["withheld"] = f"the level stays as it was: {IN_REPLAY}", dict.fromkeys(names, IN_REPLAY)
+        about["control"] = {
+            "target": {"name": name, **asdict(target)},
+            "level": state.level._asdict(),
+            "sentence": why if decision is None else decision.sentence,
+            **regret,
+        }
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
@@ -343,23 +367,3 @@ def _hash(events: pa.Table) -> str:
             digest.update(f"{part}\x1f".encode())
         digest.update(b"\x1e")
     return digest.hexdigest()
-
-
-def _control(trial: Trial, names: list[str], epsilon: float | str) -> dict[str, Any]:
-    """The target of a candidate, the level that it chose, and each group's regret; the weights of events, if any."""
-    recommender, state = trial.recommender, trial.recommender.state
-    weights, target, update = state.event_weights, recommender.recipe.target, recommender.last_update
-    about: dict[str, Any] = {"event_weights": {name: weights.get(name, 1.0) for name in names}} if weights else {}
-    if target is None:
-        return about
-    decision = None if update is None else update.decision
-    name = next(name for name, kind in TARGETS.items() if isinstance(target, kind))
-    why = _NOT_REPLAYED if recommender.model.has_levels else _NO_LEVELS
-    periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
-    about["control"] = {
-        "target": {"name": name, **asdict(target)},
-        "level": state.level._asdict(),
-        "sentence": why if decision is None else decision.sentence,
-        **reported_regret(periods, state.level, names, epsilon),
-    }
-    return about
