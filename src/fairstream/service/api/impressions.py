@@ -59,7 +59,7 @@ async def ingest_impressions(service: RunningService, _: Ingester, body: Impress
             raise rows.error(row, "items must be different")
         shown = service.stamp(each.user_id, each.items, time, each.list_id)
         lists.append(shown._replace(placement=each.placement, has_time=each.time is not None))
-    return await service.impressions.store(lists)
+    return await service.impressions.ask(lists)
 
 
 @router.get("/v1/impressions/report", operation_id="report_impressions", responses=problems("invalid"))
