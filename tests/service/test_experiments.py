@@ -24,7 +24,7 @@ from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Experiment, Options, look, start, stop
+from fairstream.service.experiments import Experiment, Options, Served, look, start, stop
 from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.records import UnknownIdError
@@ -261,6 +261,18 @@ def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], na
     assert found.state == "ended"
     assert found.decision is not None
     assert found.decision["sentence"].startswith(f"B was rolled back for {name}: ")
+
+
+def test_each_user_is_measured_once_by_a_process(shop: Shop) -> None:
+    experiment, served = shop.start(), Served()
+    arms = experiment.arms(shop.workspace.secret)
+    for seconds, by_model in ((0.02, False), (0.5, True)):
+        for user in ("ann", "bob"):
+            served.note(arms, "B", user, seconds, by_model=by_model)
+        served.store(shop.workspace.engine)
+    with shop.workspace.engine.connect() as connection:
+        counts = dict(connection.execute(select(schema.impression_counts.c.what, schema.impression_counts.c.n)).all())
+    assert counts == {"served": 2, "micros": 40_000, "micros²": 2 * 20_000**2, "fallbacks": 2}
 
 
 def test_a_group_for_which_b_is_worse_rolls_it_back_although_everyone_is_served_as_well(
