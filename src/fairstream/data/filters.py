@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -147,16 +148,15 @@ class _Parser:
             raise self.error(f"expected {sign}")
 
     def either(self) -> _Test:
-        tests = [self._both()]
-        while self._takes("or"):
-            tests.append(self._both())
-        return tests[0] if len(tests) == 1 else lambda columns, n: _reduce(np.logical_or, tests, columns, n)
+        return self._joined("or", np.logical_or, lambda: self._joined("and", np.logical_and, self._one))
 
-    def _both(self) -> _Test:
-        tests = [self._one()]
-        while self._takes("and"):
-            tests.append(self._one())
-        return tests[0] if len(tests) == 1 else lambda columns, n: _reduce(np.logical_and, tests, columns, n)
+    def _joined(self, word: str, join: np.ufunc, read: Callable[[], _Test]) -> _Test:
+        tests = [read()]
+        while self._takes(word):
+            tests.append(read())
+        if len(tests) == 1:
+            return tests[0]
+        return lambda columns, n: reduce(join, (test(columns, n) for test in tests))
 
     def _one(self) -> _Test:
         self._depth += 1
@@ -210,26 +210,21 @@ class _Parser:
                 text = json.loads(value)
             except ValueError:
                 raise self.error("this text has an escape or character that JSON does not have", at) from None
-            if kind == "time":
-                return self._time(text)
+            seconds = seconds_since_1970(text) if kind == "time" else hash(text)
+            if seconds is None:
+                raise self.error(f"expected {_EXPECTED['time']}")
             self._next()
-            return hash(text)
+            return seconds
         raise self.error(f"expected {_EXPECTED[kind]}")
 
-    def _time(self, text: str) -> float:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise self.error(f"expected {_EXPECTED['time']}") from None
-        self._next()
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
-
-def _reduce(join: np.ufunc, tests: list[_Test], columns: Columns, n: int) -> Mask:
-    result = tests[0](columns, n)
-    for test in tests[1:]:
-        join(result, test(columns, n), out=result)
-    return result
+def seconds_since_1970(text: str) -> float | None:
+    """Read a time in ISO 8601, in UTC if it names no zone; None if the text is something else."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _compare(name: str, kind: Kind, sign: str, values: list[float]) -> _Test:
@@ -242,10 +237,7 @@ def _compare(name: str, kind: Kind, sign: str, values: list[float]) -> _Test:
         if sign == "in":
             if len(values) > _FEW:
                 return np.isin(column.values, np.array(values, column.values.dtype))
-            result = column.values == values[0]
-            for value in values[1:]:
-                result |= column.values == value
-            return result
+            return reduce(np.logical_or, (column.values == value for value in values))
         if sign == "!=":
             is_there = column.values != MISSING if kind == "text" else ~np.isnan(column.values)
             return is_there & (column.values != wanted)

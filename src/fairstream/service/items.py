@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -18,7 +17,7 @@ from pydantic import ConfigDict
 from sqlalchemy import Engine, select, text, tuple_
 
 from fairstream.data.catalogue import Catalogue
-from fairstream.data.filters import Kind
+from fairstream.data.filters import Kind, seconds_since_1970
 from fairstream.data.reading import Columns, combined, open_source
 from fairstream.errors import DataError
 from fairstream.service import schema
@@ -102,7 +101,7 @@ def _checked(fields: dict[str, Any], kinds: Mapping[str, Kind], row: int, rows: 
             item[name] = value
         elif name in kinds:
             try:
-                item[name] = None if value is None else _VALUES[kinds[name]](value)
+                item[name] = None if value is None else _value(value, kinds[name])
             except ValueError as error:
                 raise rows.error(row, f"{name} must be {error}") from None
         elif name != "item_id":
@@ -111,44 +110,38 @@ def _checked(fields: dict[str, Any], kinds: Mapping[str, Kind], row: int, rows: 
     return item
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT or _BAD.search(value):
-        raise ValueError(f"a string of at most {_MAX_TEXT} characters (valid Unicode without NUL)")
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and not _BAD.search(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _MAX_TEXTS and all(map(_is_text, value))
+
+
+def _is_number(value: Any, limit: float = 1e300) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < limit  # False for NaN
+
+
+_VALUES: dict[Kind, tuple[Callable[[Any], bool], str]] = {
+    "text": (_is_text, f"a string of at most {_MAX_TEXT} characters (valid Unicode without NUL)"),
+    "texts": (_is_texts, f"a list of at most {_MAX_TEXTS} strings of at most {_MAX_TEXT} characters"),
+    "number": (_is_number, "a finite number"),
+    "boolean": (lambda value: isinstance(value, bool), "true or false"),
+    "time": (
+        lambda value: _is_number(value, 1e12),
+        'seconds since 1970 or ISO 8601, such as "2026-01-31T12:00:00Z"',
+    ),
+}
+
+
+def _value(value: Any, kind: Kind) -> Any:
+    """Return a property as it is stored; raise a ValueError that says what it must be."""
+    if kind == "time" and isinstance(value, str):
+        value = seconds_since_1970(value)
+    is_valid, expected = _VALUES[kind]
+    if not is_valid(value):
+        raise ValueError(expected)
     return value
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or len(value) > _MAX_TEXTS or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"a list of at most {_MAX_TEXTS} strings")
-    return list(map(_text, value))
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:  # False for NaN
-        raise ValueError("a finite number")
-    return value
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _time(value: Any) -> float:
-    """Seconds since 1970."""
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        value = None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise ValueError('seconds since 1970 or ISO 8601, such as "2026-01-31T12:00:00Z"')
-    return value
-
-
-_VALUES = {"text": _text, "texts": _texts, "number": _number, "boolean": _boolean, "time": _time}
 
 
 def items_from_file(source: str | Path, columns: Columns, kinds: Mapping[str, Kind]) -> Iterator[list[Description]]:
@@ -270,7 +263,7 @@ def features_table(engine: Engine, config: ItemProperties) -> pa.Table | None:
 
 def _feature(value: Any, kind: Kind) -> Any:
     try:
-        value = None if value is None else _VALUES[kind](value)
+        value = None if value is None else _value(value, kind)
     except ValueError:  # of another type than is declared now
         return None
     if kind != "number" or value is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from sqlalchemy import Connection, Engine, delete, insert, select
 
 from fairstream.data.filters import Filter, FilterError, Kind
@@ -62,6 +61,9 @@ class Rule(_Part):
         return self
 
 
+_RULES = TypeAdapter(list[Rule])
+
+
 @dataclass(frozen=True, eq=False)
 class Rules:
     """The rules in force. None of them brings back what is withdrawn, filtered or excluded."""
@@ -109,14 +111,13 @@ def rules_from_json(objects: Any, kinds: Mapping[str, Kind]) -> list[Rule]:
     """Check a JSON list of rules; raise a `DataError` of one sentence."""
     if not isinstance(objects, list) or len(objects) > MAX_RULES:
         raise DataError(f"expected a JSON list of at most {MAX_RULES} rules")
-    rules = []
-    for number, fields in enumerate(objects, start=1):
-        try:
-            rules.append(Rule.model_validate(fields))
-        except ValueError as error:
-            first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
-            where = ".".join(map(str, first["loc"]))
-            raise DataError(f"rule {number}: {where + ': ' if where else ''}{first['msg']}") from None
+    try:
+        rules = _RULES.validate_python(objects)
+    except ValidationError as error:
+        first = error.errors()[0]
+        number, *parts = first["loc"]
+        where = ".".join(map(str, parts))
+        raise DataError(f"rule {int(number) + 1}: {where + ': ' if where else ''}{first['msg']}") from None
     Rules.of(rules, kinds)
     return rules
 
@@ -140,4 +141,4 @@ def stored(engine: Engine) -> list[Rule]:
     """Return the rules in force."""
     with reading(engine) as connection:
         content = connection.scalar(select(schema.rules.c.rules))
-    return [] if content is None else [Rule.model_validate(fields) for fields in json.loads(content)]
+    return [] if content is None else _RULES.validate_json(content)

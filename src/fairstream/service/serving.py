@@ -79,19 +79,19 @@ class Serving:
 
     def of(self, user_id: str) -> ServingModel:
         """Return the model that answers a user, in an experiment that of the user's arm."""
-        if self.experiment is not None and self.experiment[0].mode == "split":
-            arms, second = self.experiment
-            return second if arms.arm_of(user_id) == "B" else self.current
+        experiment = self.experiment  # which another thread may end meanwhile
+        if experiment is not None and experiment[0].mode == "split" and experiment[0].arm_of(user_id) == "B":
+            return experiment[1]
         return self.current
 
     def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
         """Return a list as JSON if it is in the cache."""
-        return None if self._has_both(user_id, ask) else self.of(user_id).cached_json(user_id, ask)
+        return None if self._interleaved(user_id, ask) else self.of(user_id).cached_json(user_id, ask)
 
     def json(self, user_id: str, ask: Ask) -> bytes:
         """Return a list as JSON, of one model or interleaved."""
-        experiment = self.experiment
-        if experiment is None or not self._has_both(user_id, ask):
+        experiment = self._interleaved(user_id, ask)
+        if experiment is None:
             return self.of(user_id).json(user_id, ask)
         arms, second = experiment
         a, b = (model.recommend(user_id, *ask) for model in (self.current, second))
@@ -101,11 +101,12 @@ class Serving:
         body = {"list_id": encode(arms.id, entries), "user_id": user_id, "model": arms.both, "source": source}
         return dumps(body | {"items": items}, separators=(",", ":")).encode()
 
-    def _has_both(self, user_id: str, ask: Ask) -> bool:
-        """Whether a list is interleaved; one with reasons is of one model."""
-        if self.experiment is None or self.experiment[0].mode != "interleave" or ask.explain:
-            return False
-        return self.experiment[0].arm_of(user_id) != ""
+    def _interleaved(self, user_id: str, ask: Ask) -> tuple[Arms, ServingModel] | None:
+        """Return the experiment that interleaves a list, if one does; a list with reasons is of one model."""
+        experiment = None if ask.explain else self.experiment
+        if experiment is None or experiment[0].mode != "interleave" or not experiment[0].arm_of(user_id):
+            return None
+        return experiment
 
     def make_lists(self, user_ids: Iterable[str], k: int) -> None:
         """Compute the missing lists of these users, many at once."""
@@ -195,5 +196,5 @@ class Serving:
 
     def models(self) -> list[ServingModel]:
         """Return every model that is kept up to date."""
-        second = None if self.experiment is None else self.experiment[1]
-        return [model for model in (self._current, self._next, second) if model is not None]
+        models = self._current, self._next, *(self.experiment or ())[1:]
+        return [model for model in models if model is not None]

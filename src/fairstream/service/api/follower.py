@@ -37,6 +37,7 @@ _EVENTS_OF_POPULARITY = 200_000
 _MODELS = select(
     schema.models.c.id, schema.models.c.folder, schema.models.c.parent, schema.periods.c.first_seq
 ).join_from(schema.models, schema.periods)
+_FAILURES = FairstreamError, MemoryError, OSError, RuntimeError  # the last: PyTorch, out of memory
 _log = logging.getLogger(__name__)
 
 
@@ -191,13 +192,11 @@ class Follower:
             if not is_wanted and self._serving.status().model == candidate.model:
                 break  # the present model is the best one
             try:
-                state = load(self._workspace.models.path(candidate.folder), frozen=True).state
-                model = ServingModel(state, candidate.model, cached_lists=self._max_lists)
+                model = self._read_model(candidate.model, candidate.folder)
             except WorkspaceError:
                 raise  # the database, not the model
-            except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # the last: PyTorch, out of memory
-                _log.error("model %s cannot be loaded: %s", candidate.model, error or type(error).__name__)
-                problem = problem or f"model {candidate.model} cannot be loaded: {_sentence(error)}"
+            except _FAILURES as error:
+                problem = problem or _failed(f"model {candidate.model}", error)
                 continue
             try:
                 self._get_ready(model, candidate.first_seq - 1, snapshot)
@@ -211,6 +210,10 @@ class Follower:
             self._serving.use(self._serving.current, "earlier model", problem)
             return
         self._use_popularity(snapshot, problem or "there is no model yet; the first update makes one from the events")
+
+    def _read_model(self, model_id: str, folder: str) -> ServingModel:
+        state = load(self._workspace.models.path(folder), frozen=True).state
+        return ServingModel(state, model_id, cached_lists=self._max_lists)
 
     def _read_experiment(self, snapshot: _Snapshot) -> None:
         """Read the running experiment and the row of its model B, where they may have changed."""
@@ -236,17 +239,15 @@ class Follower:
         if time.monotonic() < self._retry_b_at:
             return
         try:
-            state = load(self._workspace.models.path(b.folder), frozen=True).state
-            model = ServingModel(state, b.id, cached_lists=self._max_lists)
+            model = self._read_model(b.id, b.folder)
             if running.options.rules is not None:
                 kinds = self._workspace.config.items.properties
                 model.rules = Rules.of(rules_from_json(running.options.rules, kinds), kinds)
             self._get_ready(model, b.first_seq - 1, snapshot)
             serving.experiment, self._b_since, self._problem = (arms, model), at, None
-        except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # everybody gets A
+        except _FAILURES as error:  # everybody gets A
             serving.experiment, self._retry_b_at = None, time.monotonic() + _RETRY_SECONDS
-            self._problem = f"model {b.id} of the experiment cannot be loaded: {_sentence(error)}"
-            _log.error("model %s of the experiment cannot be loaded: %s", b.id, error or type(error).__name__)
+            self._problem = _failed(f"model {b.id} of the experiment", error)
         finally:
             serving.discard_prepared()
 
@@ -315,6 +316,12 @@ class Follower:
             forgotten = [user for digest, user in pairs if digest in wanted]
             model.forget(forgotten)
             self._serving.forget_feedback(forgotten)
+
+
+def _failed(model: str, error: Exception) -> str:
+    """Log that a model cannot be loaded, and return a sentence for any reader."""
+    _log.error("%s cannot be loaded: %s", model, error or type(error).__name__)
+    return f"{model} cannot be loaded: {_sentence(error)}"
 
 
 def _sentence(error: Exception) -> str:
