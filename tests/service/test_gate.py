@@ -135,7 +135,7 @@ def noisy_checks(n: int, before: float, after: list[float], secret: int) -> list
     luck = rng.random(n)
     values = [ndcg_of(judged(luck < shares[codes]).tested) for shares in (np.full(4, before), np.array(after))]
     sizes = {name: float((codes == code).sum()) for code, name in enumerate(FOUR)}
-    budget = Budget(Privacy(), since=0, at=7 * DAY)
+    budget = Budget(Privacy(), at=7 * DAY)
     release = Release(secret.to_bytes(4, "big"), GATE.min_group_size, "test", budget, sizes)
     return list(compared(Comparison.of(release, *values, codes.astype(np.int16), FOUR, GATE.max_fall), GATE))
 

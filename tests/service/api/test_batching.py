@@ -113,10 +113,10 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
 
 def test_who_waits_is_told_when_nothing_can_answer_or_the_threads_have_ended(serving: Serving) -> None:
     threads = ThreadPoolExecutor(2)
-    for answer in together(ListBatcher(Serving(), threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(ListBatcher(Serving(), threads), [("u1", Ask(5)), ("u2", Ask(5))]):
         assert isinstance(answer, NotReadyError)
     threads.shutdown()
-    for answer in together(ListBatcher(serving, threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(ListBatcher(serving, threads), [("u1", Ask(5)), ("u2", Ask(5))]):
         assert isinstance(answer, RuntimeError)
 
 

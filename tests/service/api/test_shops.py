@@ -130,4 +130,4 @@ def test_lines_of_the_log_name_the_shop(new_workspace: Maker, capsys: pytest.Cap
     with served(shops):
         pass
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert {line["shop"] for line in lines if line["event"] == "service started"} == set(NAMES)
+    assert {line["shop"] for line in lines if line["event"] == "service started"} == set(NAMES), lines
