@@ -77,7 +77,7 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with self._locked(), super().new(name) as folder:
+        with self._locked(".writing"), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
                 for file in folder.iterdir():
@@ -85,7 +85,7 @@ class DatabaseModelStore(ModelStore):
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with self._locked():  # one process of this machine fetches, the others wait for it
+        with self._locked(".fetching"):  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
@@ -112,15 +112,24 @@ class DatabaseModelStore(ModelStore):
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        with self._locked():
+        with self._locked(".fetching"):
             super().remove(names)
 
+    def _sweep(self) -> None:
+        with self._locked(".writing", wait=False) as is_free:
+            if is_free:  # else a folder is being written
+                super()._sweep()
+
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of this machine's folder."""
-        with (self._folder / ".lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock of this machine; without `wait` yield whether it was free."""
+        with (self._folder / name).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     def _sizes(self) -> dict[str, dict[str, int]]:
         """The number of bytes in the database, by model and file."""
