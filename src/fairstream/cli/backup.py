@@ -13,7 +13,7 @@ from fairstream.cli.options import Database, Schema, WorkspaceFolder, in_schema
 from fairstream.cli.workspaces import opened, who
 from fairstream.service import backup as backups
 from fairstream.service.doctor import examine
-from fairstream.text import count
+from fairstream.text import counted
 
 File = Annotated[Path, typer.Argument(metavar="FILE.tar.zst", help="The backup.", show_default=False)]
 
@@ -28,7 +28,7 @@ def backup(folder: WorkspaceFolder, file: File, *, output: Output) -> None:
         contents = backups.backup(workspace, file)
     size = file.stat().st_size
     output.print(
-        f"{file}: {count(contents.n_events)} events and {len(contents.models)} models in {size / 1e6:,.1f} MB, "
+        f"{file}: {_words(contents)} in {size / 1e6:,.1f} MB, "
         f"{time.monotonic() - begin:.1f} s. It holds the secret of the workspace: keep it private."
     )
     output.write({"file": str(file), "bytes": size, **vars(contents)})
@@ -60,10 +60,13 @@ def restore(
         since = backups.forgotten_since(Path(forgotten))
     contents = backups.restore(file, folder, since, database=in_schema(database, schema), by=who())
     output.print(
-        f"{folder}: the workspace of {contents.created} with {count(contents.n_events)} events and "
-        f"{len(contents.models)} models, {time.monotonic() - begin:.1f} s."
+        f"{folder}: the workspace of {contents.created} with {_words(contents)}, {time.monotonic() - begin:.1f} s."
     )
     output.write({"folder": str(folder), **vars(contents)})
+
+
+def _words(contents: backups.Contents) -> str:
+    return f"{counted(contents.n_events, 'event')} and {counted(len(contents.models), 'model')}"
 
 
 def doctor(
