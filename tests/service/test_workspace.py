@@ -18,7 +18,7 @@ from fairstream.service import database
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.learning import Learning
-from fairstream.service.settings import FILE, LEARNING_OPTIONS, Gate, Limits, LiveConfig
+from fairstream.service.settings import FILE, Gate, Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -56,8 +56,7 @@ def test_a_configuration_that_cannot_be_honoured_is_one_sentence(new_workspace: 
 @pytest.mark.parametrize(
     ("command", "content", "sentence"),
     [
-        (["status"], "modell = 'mf'", "modell is not an option of [learning]"),
-        (["upgrade"], "modell = 'mf'", "modell is not an option of [learning]"),
+        (["serve", "--port", "0"], "modell = 'mf'", "[learning] modell is not an option; the options are"),
         (["serve", "--port", "0"], "model = 'mf'\nmodel_settings.embedding_dim = -1", "embedding_dim must be >= 1"),
     ],
 )
@@ -70,10 +69,6 @@ def test_what_is_wrong_with_learning_is_said_before_an_update(
     with pytest.raises(ConfigurationError) as told:
         CliRunner().invoke(app, [name, str(folder), *options], catch_exceptions=False)
     assert sentence in str(told.value)
-
-
-def test_the_options_of_learning_are_known_by_name() -> None:
-    assert LEARNING_OPTIONS.split() == sorted(Learning.model_fields)
 
 
 def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:

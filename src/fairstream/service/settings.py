@@ -7,12 +7,14 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from fairstream.configuration import Configuration
 from fairstream.data.filters import KEYWORDS, Kind
@@ -24,17 +26,7 @@ if TYPE_CHECKING:
 
 FILE = "fairstream.toml"
 _LEARNING = "learning"
-LEARNING_OPTIONS = (
-    "activity_exponent batch_size device fairness fairness_weight group_weight l2 learning_rate loss max_gap "
-    "max_group_loss method model model_settings n_fairness_negatives n_negatives optimizer pretrain_epochs "
-    "pretrain_visits restart restart_every schedule seed strategy surrogate target target_metric target_task "
-    "temperature threads update_epochs update_learning_rate weighted_group"
-)
-"""The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _ALWAYS_WRITTEN = ("model", "method", "target", "seed", "device")
-_OF_THE_MODEL = ["loss", "pretrain_epochs", "batch_size", "learning_rate", "update_epochs", "update_learning_rate"]
-_PARTS = ("events", "items", "gate", "privacy", "alerts", "limits", "retention", "impressions")
-"""The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _KINDS = {"event": 1.0, "view": 1.0, "click": 1.0, "cart": 2.0, "like": 2.0, "purchase": 4.0, "dislike": -1.0}
 _PROPERTIES: dict[str, Kind] = {
@@ -254,7 +246,7 @@ only when asked."""
     keep_models: int = Field(10, ge=2)
     """Models that stay on disk for a rollback."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
-    """What the table `[learning]` says; `read` checks the names, `learning` the values."""
+    """The options of the table `[learning]`; `learning`, which needs PyTorch, checks them."""
     events: EventKinds = EventKinds()
     items: ItemProperties = ItemProperties()
     gate: Gate = Gate()
@@ -277,7 +269,8 @@ only when asked."""
         """How the model learns; it needs PyTorch."""
         from fairstream.service.learning import Learning  # noqa: PLC0415
 
-        return Learning(**self.learning_options)
+        with _naming(_LEARNING):
+            return Learning(**self.learning_options)
 
     def to_dict(self) -> dict[str, Any]:
         """All options, table by table, as the file has them."""
@@ -324,54 +317,64 @@ only when asked."""
     @classmethod
     def parse(cls, content: str) -> LiveConfig:
         """Return the configuration of a file's content and the environment, which takes precedence."""
-        options, tables = tomllib.loads(content), {}
-        for name in (_LEARNING, *_PARTS):
-            if not isinstance(table := options.pop(name, {}), dict):
-                raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {table!r}")
-            given = _from_environment(name)
-            if "model" in given:  # the file's settings belong to the model that it names
-                table.pop("model_settings", None)
-            tables[name] = table | given
-        for name in tables[_LEARNING].keys() - LEARNING_OPTIONS.split():
-            raise ConfigurationError(
-                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(_texts(_LEARNING))}"
-            )
-        parts = {name: type(cls.model_fields[name].default)(**tables[name]) for name in _PARTS}
-        return cls(**{**options, **_from_environment()}, **parts, learning_options=tables[_LEARNING])
+        options = tomllib.loads(content)
+        learning = _table(_LEARNING, options)
+        if "FAIRSTREAM_LEARNING_MODEL" in os.environ:  # the file's settings belong to the model that it names
+            learning.pop("model_settings", None)
+        learning |= _from_environment("FAIRSTREAM_LEARNING_", {})
+        parts = {}
+        for name, kind in _parts().items():
+            given = _from_environment(f"FAIRSTREAM_{name.upper()}_", kind.model_fields)
+            with _naming(name):
+                parts[name] = kind(**_table(name, options) | given)
+        own = _from_environment("FAIRSTREAM_", cls.model_fields)
+        own = {name: value for name, value in own.items() if name in cls.model_fields}
+        return cls(**{**options, **own, **parts, "learning_options": learning})
 
     def to_toml(self) -> str:
         """Return the content of the file, each option with its description above it."""
-        tables = {_LEARNING: _lines_of_learning(self.learning, self.learning_options)}
-        tables |= {name: _lines(getattr(self, name)) for name in _PARTS}
+        chosen = [*_ALWAYS_WRITTEN, *(name for name in self.learning_options if name not in _ALWAYS_WRITTEN)]
+        tables = {_LEARNING: _lines(self.learning, chosen)}
+        tables |= {name: _lines(getattr(self, name), kind.model_fields) for name, kind in _parts().items()}
         lines = [line for name, options in tables.items() for line in ("", f"[{name}]", *options)]
-        return "\n".join([*_lines(self), *lines, ""])
+        own = [name for name in type(self).model_fields if name not in (*tables, "learning_options")]
+        return "\n".join([*_lines(self, own), *lines, ""])
 
     def write(self, folder: Path) -> None:
         """Write the file."""
         replace_file(folder / FILE, self.to_toml().encode())
 
 
-def _texts(table: str | None) -> dict[str, bool]:
-    """Return the names of the options of a table, or of those outside of the tables, and which of them are texts."""
-    if table == _LEARNING:
-        return dict.fromkeys(LEARNING_OPTIONS.split(), False)
-    kind = LiveConfig if table is None else type(LiveConfig.model_fields[table].default)
-    options = {name: field.annotation in (str, str | None) for name, field in kind.model_fields.items()}
-    return {name: is_text for name, is_text in options.items() if name not in (*_PARTS, "learning_options")}
+def _parts() -> dict[str, type[Configuration]]:
+    """Return the tables of the file but `[learning]`."""
+    defaults = {name: field.default for name, field in LiveConfig.model_fields.items()}
+    return {name: type(default) for name, default in defaults.items() if isinstance(default, Configuration)}
 
 
-def _from_environment(table: str | None = None) -> dict[str, Any]:
-    """Return the options of a table that variables such as FAIRSTREAM_GATE_K set; a value is TOML or plain text."""
-    prefix = "FAIRSTREAM_" if table is None else f"FAIRSTREAM_{table.upper()}_"
-    texts = {prefix + name.upper(): (name, is_text) for name, is_text in _texts(table).items()}
+def _table(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Take a table out of the options of the file."""
+    table = options.pop(name, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {table!r}")
+    return table
+
+
+@contextmanager
+def _naming(table: str) -> Iterator[None]:
+    """Name the table in errors."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[{table}] {error}") from None
+
+
+def _from_environment(prefix: str, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    """Return the options that variables with a prefix set: plain text for a text, otherwise TOML or plain text."""
     options = dict[str, Any]()
     for variable, text in os.environ.items():
-        if variable in texts:
-            name, is_text = texts[variable]
-            options[name] = text if is_text else _value(text)
-        elif table is not None and variable.startswith(prefix):
-            names = ", ".join(_texts(table))
-            raise ConfigurationError(f"the environment variable {variable} sets no option of [{table}]: {names}")
+        if variable.startswith(prefix):
+            field = fields.get(name := variable.removeprefix(prefix).lower())
+            options[name] = text if field and field.annotation in (str, str | None) else _value(text)
     return options
 
 
@@ -382,40 +385,21 @@ def _value(text: str) -> Any:
         return text
 
 
-def _lines(config: Configuration) -> Iterator[str]:
-    """TOML, with options that are not set as comments: TOML has no null."""
-    for name, field in type(config).model_fields.items():
+def _lines(config: Configuration, names: Iterable[str]) -> Iterator[str]:
+    """Yield options as TOML, those that are not set as comments: TOML has no null."""
+    for name in names:
         value: Any = getattr(config, name)
-        if isinstance(value, Configuration) or name == "learning_options":
-            continue
-        yield f"# {field.description}"
-        # JSON's strings, numbers and booleans are TOML's too.
+        yield f"# {type(config).model_fields[name].description}"
         yield f"# {name} =" if value is None else f"{name} = {_toml(value)}"
-
-
-def _lines_of_learning(learning: Learning, chosen: Mapping[str, Any]) -> Iterator[str]:
-    """What was chosen; as comments the training that the model brings, so that another model brings its own."""
-    for name in LEARNING_OPTIONS.split():
-        if name in chosen or name in _ALWAYS_WRITTEN:
-            yield f"# {type(learning).model_fields[name].description}"
-            yield f"{name} = {_toml(getattr(learning, name))}"
-    yield "# What the model brings; set an option to replace it, or one of the others that the documentation lists."
-    for name in _OF_THE_MODEL:
-        if name not in chosen and (value := getattr(learning, name)) is not None:
-            yield f"# {name} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        options = [f"{_key(name)} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
+        options = [f"{json.dumps(name)} = {_toml(inner)}" for name, inner in value.items() if inner is not None]
         return f"{{ {', '.join(options)} }}"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)  # JSON's strings, numbers, booleans and lists are TOML's, too
 
 
 def judged(kinds: Iterable[str]) -> str:
     """What judges, for a sentence: "events", or "purchases"."""
     return " and ".join(f"{kind}s" for kind in kinds) or "events"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
