@@ -111,7 +111,7 @@ def main() -> None:
         current.make_lists(users, K)
         print(f"a first list, 64 together: {1e3 * (time.perf_counter() - begin) / len(users):.1f} ms each")
         for where in FILTERS.values():  # what the first request of a kind compiles
-            current.recommend("u0", K, where=where.format(1))
+            current.recommend("u0", Ask(K, where=where.format(1)))
         gc.collect()
         gc.freeze()  # as the service does
         thread, begin = threading.Thread(target=feed), time.perf_counter()

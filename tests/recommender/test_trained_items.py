@@ -14,6 +14,7 @@ import torch
 
 import fairstream
 from fairstream import Context, FairRecommender, ItemTable, Scorer
+from fairstream.service.lists import Ask
 from fairstream.service.serving_model import ServingModel
 from fairstream.strategies import Keep
 from support import make_recommender
@@ -187,13 +188,13 @@ def test_the_service_lists_none_of_them_whatever_is_excluded_or_allowed() -> Non
     user, new = str(KNOWN[-1]), [str(item) for item in NEW]
     rec.observe(pa.table({"user_id": ["x"] * len(new), "item_id": new, "time": range(10**6, 10**6 + len(new))}))
     serving = ServingModel(rec.state, "m1")
-    everything = serving.recommend(user, 10**4)
+    everything = serving.recommend(user, Ask(10**4))
     assert everything.source == "model"
     assert everything.items
     assert not set(everything.items) & set(new)
     best = everything.items[0]
-    assert serving.recommend(user, 5, exclude=[best, new[0]]).items == everything.items[1:6]
-    assert serving.recommend(user, 5, only=new).items == []
-    assert serving.recommend(user, 5, only=[*new, best]).items == [best]
+    assert serving.recommend(user, Ask(5, exclude=[best, new[0]])).items == everything.items[1:6]
+    assert serving.recommend(user, Ask(5, only=new)).items == []
+    assert serving.recommend(user, Ask(5, only=[*new, best])).items == [best]
     serving.add(pa.table({"user_id": [user] * 2, "item_id": [best, new[1]], "time": [1, 2]}))  # neither breaks a list
-    assert serving.recommend(user, 5).items == everything.items[1:6]
+    assert serving.recommend(user, Ask(5)).items == everything.items[1:6]

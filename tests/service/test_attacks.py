@@ -16,6 +16,7 @@ from fairstream import load
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.learning import Learning
+from fairstream.service.lists import Ask
 from fairstream.service.registry import in_service, model
 from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import Limits
@@ -76,7 +77,7 @@ def test_events_that_only_the_model_in_service_foresees_do_not_decide_alone(
         take_in(workspace, events)
         assert updates.run(workspace).state == "promoted"
     current = load(workspace.models.path(in_service(workspace.engine).model))
-    lists = current.recommend(pc.unique(PERIODS[0]["user_id"]).slice(0, 160), k=20)
+    lists = current.recommend(pc.unique(PERIODS[0]["user_id"]).slice(0, 160), Ask(k=20))
     chosen = lists.filter(pc.greater_equal(lists["rank"], 18))
     done = updated(workspace, later(chosen["user_id"].to_pylist(), chosen["item_id"].to_pylist()))
     assert done.state == "promoted", done
@@ -128,4 +129,4 @@ def test_invented_newcomers_do_not_look_like_drift(learned: Workspace) -> None:
 
 def stranger_of(workspace: Workspace, model_id: str) -> list[str]:
     state = load(workspace.models.path(model_id)).state
-    return ServingModel(state, model_id).recommend("nobody", 20).items
+    return ServingModel(state, model_id).recommend("nobody", Ask(20)).items

@@ -28,6 +28,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import forget, known, request_forget
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import find_key, make_key
+from fairstream.service.lists import Ask
 from fairstream.service.registry import in_service
 from fairstream.service.serving import Serving
 from fairstream.service.workspace import Workspace
@@ -50,7 +51,7 @@ def users_of(workspace: Workspace) -> list[str]:
 def lists_of(workspace: Workspace) -> list[object]:
     serving = Serving()
     Follower(workspace, EventStore(workspace), serving).poll()
-    return [serving.current.recommend(f"u{user}", 10) for user in range(20)]
+    return [serving.current.recommend(f"u{user}", Ask(10)) for user in range(20)]
 
 
 def rows_of(workspace: Workspace) -> dict[str, list[tuple[object, ...]]]:

@@ -13,6 +13,7 @@ from fairstream.service.api.follower import Follower
 from fairstream.service.event_store import EventStore
 from fairstream.service.items import features_table, items_from_json, store
 from fairstream.service.learning import Learning
+from fairstream.service.lists import Ask
 from fairstream.service.serving import Serving
 from fairstream.service.settings import ItemProperties
 from fairstream.service.updater import update
@@ -30,7 +31,7 @@ def everything_for(workspace: Workspace, user: str) -> list[str]:
     serving = Serving(workspace.config.events)
     Follower(workspace, EventStore(workspace), serving).poll()
     assert serving.status().source == "model"
-    return serving.current.recommend(user, 10_000).items
+    return serving.current.recommend(user, Ask(10_000)).items
 
 
 @pytest.mark.parametrize("model", ["gru", "mf"])

@@ -89,15 +89,15 @@ def test_lists_are_those_of_recommend_after_observe(
         if known := [event for event in events if event[1] in ITEMS]:
             recommender.observe(table(known, 1000 * (n + 1)))
         for user in ("u0", "newcomer", *{user for user, _ in events}):
-            answering.current.recommend(user, k)  # is cached, and must not be what the next batch finds
+            answering.current.recommend(user, Ask(k))  # is cached, and must not be what the next batch finds
         answering.current.refresh_popularity()
         for user in ("u0", "newcomer", *{user for user, _ in events}):
             for _ in range(2):
-                assert answering.current.recommend(user, k) == expected(recommender, k, user)
+                assert answering.current.recommend(user, Ask(k)) == expected(recommender, k, user)
             for options in ({"exclude": some}, {"only": some}) if len(some) < N_ITEMS else ():
-                assert answering.current.recommend(user, k, **options) == expected(recommender, k, user, **options)
+                assert answering.current.recommend(user, Ask(k, **options)) == expected(recommender, k, user, **options)
             content = json.loads(answering.current.json(user, Ask(k)))
-            assert [item["item_id"] for item in content["items"]] == answering.current.recommend(user, k).items
+            assert [item["item_id"] for item in content["items"]] == answering.current.recommend(user, Ask(k)).items
 
 
 @pytest.mark.few(1)
@@ -113,14 +113,14 @@ def test_lists_made_together_are_those_made_alone(
     together.current.make_lists(users, k)
     for user in users:
         assert together.current.cached_json(user, Ask(k)) is not None
-        answer, wanted = together.current.recommend(user, k), alone.current.recommend(user, k)
+        answer, wanted = together.current.recommend(user, Ask(k)), alone.current.recommend(user, Ask(k))
         assert (answer.source, answer.model) == (wanted.source, wanted.model)
         # The last bit of a score may depend on whose are computed with it, and the order of two that are alike on that.
         if answer.source == "popularity":
             assert answer == wanted
             continue
         assert answer.scores == pytest.approx(wanted.scores, rel=1e-4, abs=1e-6)
-        everything = alone.current.recommend(user, N_ITEMS)
+        everything = alone.current.recommend(user, Ask(N_ITEMS))
         score_of = dict(zip(everything.items, everything.scores, strict=True))
         assert answer.scores == pytest.approx([score_of[item] for item in answer.items], rel=1e-4, abs=1e-6)
 
@@ -133,7 +133,7 @@ def test_sessions_are_answered_as_histories_are(model: str, items: list[str], so
     recommender, answering = fitted(model), new_serving(model)
     for options in ({}, {"exclude": some}, {"only": some}):
         if options != {"exclude": {*ITEMS}}:
-            answer = answering.current.recommend_session([*items, "unheard of"], 10, **options)
+            answer = answering.current.recommend_session([*items, "unheard of"], Ask(10, **options))
             assert answer == expected(recommender, 10, histories=[items], **options)
 
 
@@ -175,13 +175,13 @@ def test_lists_are_requested_at_the_present_moment(
         clock[0] += 60 + microseconds / 1e6
         serving.refresh_popularity()
         for user in ("newcomer", *{user for user, _ in events}):
-            assert serving.recommend(user, 10, only=ITEMS) == expected(recommender, 10, user, at=clock[0])
+            assert serving.recommend(user, Ask(10, only=ITEMS)) == expected(recommender, 10, user, at=clock[0])
 
 
 def test_a_cached_list_is_used_for_a_quarter_of_the_time_since_the_latest_event() -> None:
     clock = [NOW + 30]
     serving = ServingModel(fitted_with_times("sasrec").state, "m", lambda: clock[0])
-    serving.add(table([("u1", serving.recommend("u1", 1).items[0])], int(NOW * 1e6)))
+    serving.add(table([("u1", serving.recommend("u1", Ask(1)).items[0])], int(NOW * 1e6)))
     for moment, is_cached in (
         (30, False),
         (89, True),
@@ -193,8 +193,8 @@ def test_a_cached_list_is_used_for_a_quarter_of_the_time_since_the_latest_event(
     ):
         clock[0] = NOW + moment
         assert (serving.cached_json("u1", Ask(5)) is not None) == is_cached
-        serving.recommend("u1", 5)
-    serving.recommend("nobody", 5)
+        serving.recommend("u1", Ask(5))
+    serving.recommend("nobody", Ask(5))
     clock[0] += 10**8
     assert serving.cached_json("nobody", Ask(5)) is not None  # nothing has an age there
 
@@ -205,8 +205,8 @@ def test_a_cached_list_ends_with_a_pause_of_the_blend(pause: int) -> None:
     change = 60 * (NOW // 60 + pause)
     clock = [change - 1]
     serving = ServingModel(fitted_with_times("blend").state, "m", lambda: clock[0])
-    serving.add(table([("u1", serving.recommend("u1", 1).items[0])], int(NOW * 1e6)))
-    serving.recommend("u1", 5)
+    serving.add(table([("u1", serving.recommend("u1", Ask(1)).items[0])], int(NOW * 1e6)))
+    serving.recommend("u1", Ask(5))
     assert serving.cached_json("u1", Ask(5)) is not None
     clock[0] = change
     assert serving.cached_json("u1", Ask(5)) is None
@@ -215,9 +215,9 @@ def test_a_cached_list_ends_with_a_pause_of_the_blend(pause: int) -> None:
 def test_one_moment_can_stand_for_the_present() -> None:
     recommender = fitted_with_times("sasrec")
     serving = ServingModel(recommender.state, "m", lambda: NOW)
-    now = serving.recommend("u3", 10)
+    now = serving.recommend("u3", Ask(10))
     serving.request_at(NOW + 10**7)
-    assert serving.recommend("u3", 10) == expected(recommender, 10, "u3", at=NOW + 10**7) != now
+    assert serving.recommend("u3", Ask(10)) == expected(recommender, 10, "u3", at=NOW + 10**7) != now
     serving.add(table([("newcomer", "i1")], int((NOW + 10**6) * 1e6)))
     with pytest.raises(ConfigurationError, match="before the latest known event, 2027-01-26"):
         serving.request_at(NOW)
@@ -244,16 +244,16 @@ def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(mo
 def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "MIN_LENGTH", 32)
     answering = new_serving("mf")
-    first = answering.current.recommend("u1", 20).items
+    first = answering.current.recommend("u1", Ask(20)).items
     set_available(answering, dict.fromkeys(first, False))
     assert answering.current.cached_json("u1", Ask(20)) is None
-    assert not {*first} & {*answering.current.recommend("u1", 20).items}
-    assert len(answering.current.recommend("u1", 20).items) == 20
+    assert not {*first} & {*answering.current.recommend("u1", Ask(20)).items}
+    assert len(answering.current.recommend("u1", Ask(20)).items) == 20
 
 
 def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
-    wanted = new_serving("item-item").current.recommend("nobody", 10)
+    wanted = new_serving("item-item").current.recommend("nobody", Ask(10))
     model, search = answering.current, answering.current._search
 
     def overtaken(*arguments: Any) -> Any:  # between the look at who it is for and the list
@@ -262,9 +262,9 @@ def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch
         return search(*arguments)
 
     monkeypatch.setattr(model, "_search", overtaken)
-    answering.current.recommend("newcomer", 10)
-    assert answering.current.recommend("nobody", 10) == wanted
-    assert answering.current.recommend("newcomer", 10).items[0] != wanted.items[0]
+    answering.current.recommend("newcomer", Ask(10))
+    assert answering.current.recommend("nobody", Ask(10)) == wanted
+    assert answering.current.recommend("newcomer", Ask(10)).items[0] != wanted.items[0]
 
 
 def test_events_of_known_pairs_and_of_unknown_items_keep_cached_lists() -> None:
@@ -279,51 +279,51 @@ def test_events_are_read_in_the_order_in_which_they_happened() -> None:
     for order in (slice(None), slice(None, None, -1)):
         answering, events = new_serving("gru"), table([("newcomer", item) for item in ITEMS[:5]])
         answering.stored(events.take(list(range(5))[order]))
-        answers.append(answering.current.recommend("newcomer", 10))
+        answers.append(answering.current.recommend("newcomer", Ask(10)))
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("model", ["mf", "blend"])
 def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
     answering = new_serving(model)
-    lists = {user: answering.current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    lists = {user: answering.current.recommend(user, Ask(10)) for user in ("u1", "u2", "nobody")}
     gone = {answer.items[0] for answer in lists.values()}
     set_available(answering, dict.fromkeys(gone, False))
     for user, before in lists.items():
-        after = answering.current.recommend(user, 10)
+        after = answering.current.recommend(user, Ask(10))
         assert [item for item in after.items if item in before.items] == [i for i in before.items if i not in gone]
         assert len(after.items) == 10
         assert not gone & {item["item_id"] for item in json.loads(answering.current.json(user, Ask(10)))["items"]}
-    assert not gone & set(answering.current.recommend_session(["i1"], N_ITEMS).items)
-    assert not answering.current.recommend("u1", 5, only=gone).items
+    assert not gone & set(answering.current.recommend_session(["i1"], Ask(N_ITEMS)).items)
+    assert not answering.current.recommend("u1", Ask(5, only=gone)).items
     set_available(answering, {})
-    assert {user: answering.current.recommend(user, 10) for user in lists} == lists
+    assert {user: answering.current.recommend(user, Ask(10)) for user in lists} == lists
 
 
 @pytest.mark.parametrize("model", ["mf", "blend"])
 def test_lists_cached_while_an_item_was_withdrawn_have_it_when_it_comes_back(model: str) -> None:
-    lists = {user: new_serving(model).current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    lists = {user: new_serving(model).current.recommend(user, Ask(10)) for user in ("u1", "u2", "nobody")}
     answering = new_serving(model)
     gone = {answer.items[0] for answer in lists.values()}
     set_available(answering, dict.fromkeys(gone, False))
     for user in lists:  # made, and cached, without the items
-        assert not gone & {*answering.current.recommend(user, 10).items}
+        assert not gone & {*answering.current.recommend(user, Ask(10)).items}
     set_available(answering, dict.fromkeys(gone, True))
-    assert {user: answering.current.recommend(user, 10) for user in lists} == lists
+    assert {user: answering.current.recommend(user, Ask(10)) for user in lists} == lists
 
 
 def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
     answering = new_serving("mf")
-    first = answering.current.recommend("u1", 1).items[0]
+    first = answering.current.recommend("u1", Ask(1)).items[0]
     set_available(answering, {first: False})
     answering.use(ServingModel(fitted("mf").state, "m2"), "model")
-    assert first not in answering.current.recommend("u1", N_ITEMS).items
+    assert first not in answering.current.recommend("u1", Ask(N_ITEMS)).items
 
 
 def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
     ranker, rank = answering.current._ranker, answering.current._ranker.rank
-    before = answering.current.recommend("u1", 10)
+    before = answering.current.recommend("u1", Ask(10))
     answering.stored(table([("u1", before.items[0])]))
 
     def overtaken(*arguments: Any) -> Any:
@@ -333,21 +333,23 @@ def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monke
         return made
 
     monkeypatch.setattr(ranker, "rank", overtaken)
-    answering.current.recommend("u1", 10)
-    assert not {*before.items[:2]} & {*answering.current.recommend("u1", 10).items}
+    answering.current.recommend("u1", Ask(10))
+    assert not {*before.items[:2]} & {*answering.current.recommend("u1", Ask(10)).items}
 
 
 def test_a_forgotten_user_is_a_stranger_and_comes_back_as_somebody_new() -> None:
     answering = new_serving("item-item")
-    stranger = answering.current.recommend("nobody", 10)
+    stranger = answering.current.recommend("nobody", Ask(10))
     answering.stored(table([("u1", "i3"), ("newcomer", "i3")]))
     for user in ("u1", "newcomer"):
-        assert answering.current.recommend(user, 10) != stranger
+        assert answering.current.recommend(user, Ask(10)) != stranger
     answering.forget(["u1", "newcomer"])
     for user in ("u1", "newcomer"):
-        assert answering.current.recommend(user, 10) == stranger
+        assert answering.current.recommend(user, Ask(10)) == stranger
         answering.stored(table([(user, "i5")]))
-        assert answering.current.recommend(user, 10)[:2] == answering.current.recommend_session(["i5"], 10)[:2]
+        assert (
+            answering.current.recommend(user, Ask(10))[:2] == answering.current.recommend_session(["i5"], Ask(10))[:2]
+        )
 
 
 def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
@@ -357,9 +359,9 @@ def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
     answering = new_serving("item-item")
     for n in range(8):
         answering.stored(table([(f"new{n}", "i1"), (f"new{n}", "i2")]))
-    assert answering.current.recommend("new0", 5) == answering.current.recommend("nobody", 5)
+    assert answering.current.recommend("new0", Ask(5)) == answering.current.recommend("nobody", Ask(5))
     for n in range(4, 8):
-        assert answering.current.recommend(f"new{n}", 5).source == "model"
+        assert answering.current.recommend(f"new{n}", Ask(5)).source == "model"
     assert "events since the last update" in caplog.text
     assert answering.current._recent._n <= 10
 
@@ -370,17 +372,17 @@ def test_popularity_counts_no_more_events_since_than_are_kept(monkeypatch: pytes
     answering.stored(table([(f"early{n}", "i1") for n in range(300)]))
     answering.stored(table([(f"late{n}", "i2") for n in range(10)], first_time=2000))
     answering.current.refresh_popularity()
-    assert answering.current.recommend("nobody", 1).items == ["i2"]
+    assert answering.current.recommend("nobody", Ask(1)).items == ["i2"]
 
 
 def test_cached_lists_are_bounded_and_strangers_take_one_place() -> None:
     answering = Serving()
     answering.use(ServingModel(fitted("mf").state, "m", cached_lists=5), "model")
     for stranger in range(20):
-        assert answering.current.recommend(f"stranger{stranger}", 5).source == "popularity"
+        assert answering.current.recommend(f"stranger{stranger}", Ask(5)).source == "popularity"
     assert answering.current.cached_users() == []
     for user in range(1, 20):
-        assert answering.current.recommend(f"u{user}", 5).source == "model"
+        assert answering.current.recommend(f"u{user}", Ask(5)).source == "model"
     assert answering.current.cached_users() == [f"u{user}" for user in range(19, 14, -1)]
 
 
@@ -388,7 +390,7 @@ def test_cached_lists_are_bounded_and_strangers_take_one_place() -> None:
 def test_a_loaded_checkpoint_answers_the_same(model: str, tmp_path: Path) -> None:
     fitted(model).save(tmp_path, with_groups=False)
     loaded = ServingModel(load(tmp_path, device="cpu").state, "m")
-    assert loaded.recommend("u3", 10) == expected(fitted(model), 10, "u3")
+    assert loaded.recommend("u3", Ask(10)) == expected(fitted(model), 10, "u3")
 
 
 def test_a_model_with_nan_is_not_served() -> None:
@@ -402,11 +404,11 @@ def test_without_a_model_what_is_popular_answers_and_without_events_nothing() ->
     answering = Serving()
     assert not answering.status().ready
     answering.use(ServingModel(popularity_of(table([("a", "x")]).slice(1)), None), "popularity")
-    assert answering.current.recommend("a", 5) == Answer([], [], "popularity", None)
+    assert answering.current.recommend("a", Ask(5)) == Answer([], [], "popularity", None)
     # Somebody who has the same item again and again does not make it popular.
     events = [*([("a", "x")] * 50), *((f"u{n}", "y") for n in range(20)), ("a", "y"), ("b", "z")]
     answering.use(ServingModel(popularity_of(table(events)), None), "popularity", "there is no model yet")
-    assert answering.current.recommend("c", 2).items == ["y", "z"]
-    assert answering.current.recommend("c", 5).items == ["y", "z", "x"]
-    assert answering.current.recommend("a", 5).items == ["z"]
+    assert answering.current.recommend("c", Ask(2)).items == ["y", "z"]
+    assert answering.current.recommend("c", Ask(5)).items == ["y", "z", "x"]
+    assert answering.current.recommend("a", Ask(5)).items == ["z"]
     assert answering.status() == (None, "popularity", "there is no model yet", 0, True)

@@ -25,6 +25,7 @@ from fairstream.service.dashboard.web import render
 from fairstream.service.forgetting import forget
 from fairstream.service.gate import Check
 from fairstream.service.learning import Learning
+from fairstream.service.lists import Ask
 from fairstream.service.registry import in_service, model, promote
 from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import Gate, LiveConfig, Privacy
@@ -229,7 +230,7 @@ def test_what_is_served_and_what_forgetting_leaves_has_the_level(copied: Callabl
     level = known.state.level
     assert level.group == "minority"
     known.set_groups(values_of(workspace).rename_columns(["user_id", "community"]))
-    stranger = ServingModel(load(workspace.models.path(name)).state, name).recommend("nobody", 20)
+    stranger = ServingModel(load(workspace.models.path(name)).state, name).recommend("nobody", Ask(20))
     assert stranger.items == known.recommend(["nobody"], k=20)["item_id"].to_pylist()
     assert set(stranger.scores) == {None} or stranger.source == "model"
     known.forget(PERSON)

@@ -18,6 +18,7 @@ from fairstream.service import registry, updater, updates
 from fairstream.service.api.follower import Follower
 from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.learning import Learning
+from fairstream.service.lists import Ask
 from fairstream.service.serving import Serving
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
@@ -70,7 +71,7 @@ def test_lists_are_those_of_the_service(learned: Workspace, tmp_path: Path) -> N
     answers = document("recommend", learned.folder, PERSON, "--ids", ids, "--k", 5)["answers"]
     assert [answer["user_id"] for answer in answers] == users
     for answer in answers:
-        expected = serving.current.recommend(answer["user_id"], 5)
+        expected = serving.current.recommend(answer["user_id"], Ask(5))
         assert [item["item_id"] for item in answer["items"]] == expected.items
         assert (answer["source"], answer["model"]) == (expected.source, expected.model)
     best = answers[0]["items"][0]["item_id"]

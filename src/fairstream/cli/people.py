@@ -22,6 +22,7 @@ from fairstream.service.api.follower import Follower
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import Forgotten
 from fairstream.service.forgetting import export as export_person
+from fairstream.service.lists import Ask
 from fairstream.service.serving import Serving
 from fairstream.service.workspace import UpdatingError
 from fairstream.text import number
@@ -75,7 +76,8 @@ def recommend(
         problem = serving.status().problem
         if at is not None:
             serving.current.request_at(_moment(at))
-        answers = {user: serving.current.recommend(user, k, exclude or (), only or None, where) for user in people}
+        ask = Ask(k, exclude or (), only or None, where)
+        answers = {user: serving.current.recommend(user, ask) for user in people}
     if problem is not None:
         print_error(f"note: {problem}")
     documents = []

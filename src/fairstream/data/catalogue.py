@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -37,9 +35,8 @@ class Catalogue:
     item_ids: Vocabulary
     available: Mask  # (n + 1,)
     columns: Mapping[str, Column]
-    _masks: OrderedDict[str, tuple[Filter, list[Column], Mask]] = field(default_factory=OrderedDict, repr=False)
-    """Filters that were used lately, with the columns that they read; shared with later catalogues."""
-    _lock: Any = field(default_factory=Lock, repr=False)
+    _masks: dict[str, tuple[Filter, list[Column], Mask]] = field(default_factory=dict, repr=False)
+    """The masks of recent filters, with the columns that they read; shared with later catalogues."""
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kind]) -> Catalogue:
@@ -67,22 +64,19 @@ class Catalogue:
         for name, kind in self.kinds.items():
             values = [each.get(name) for each in properties]
             columns[name] = _changed(self.columns[name], kind, rows, values, len(self), n)
-        return Catalogue(self.kinds, known, is_available, columns, self._masks, self._lock)
+        return Catalogue(self.kinds, known, is_available, columns, self._masks)
 
     def mask(self, where: str) -> Mask:
         """(n + 1,) whether each item passes a filter, available or not; the caller must not change it."""
-        with self._lock:
-            parsed, used, mask = self._masks.get(where, (None, (), None))
+        parsed, used, mask = self._masks.get(where, (None, [], None))
         if parsed is None:
             parsed = Filter.parse(where, self.kinds)
         columns = [self.columns[name] for name in sorted(parsed.names)]
         if mask is None or any(a is not b for a, b in zip(columns, used, strict=True)):
             mask = parsed.mask(self.columns, len(self) + 1)
-        with self._lock:
+            if len(self._masks) >= _CACHED_MASKS:
+                self._masks.clear()
             self._masks[where] = parsed, columns, mask
-            self._masks.move_to_end(where)
-            while len(self._masks) > _CACHED_MASKS:
-                self._masks.popitem(last=False)
         return mask
 
     def follows(self, other: Catalogue) -> bool:

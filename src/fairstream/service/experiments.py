@@ -35,6 +35,7 @@ from fairstream.service.audit import record
 from fairstream.service.budget import Budget, spends
 from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.impressions import add_counts
+from fairstream.service.lists import Ask
 from fairstream.service.records import Record, Time, UnknownIdError
 from fairstream.service.rules import replace_rules, rules_from_json
 from fairstream.service.workspace import Workspace
@@ -170,10 +171,10 @@ def compare_in_shadow(serving: Any, served: Served) -> None:
     arms, second = serving.experiment
     users = serving.current.cached_users()
     for user in sample(users, min(_SHADOWS, len(users))):
-        lists = [model.recommend(user, _SHADOW_K) for model in (serving.current, second)]
+        lists = [model.recommend(user, Ask(_SHADOW_K)) for model in (serving.current, second)]
         for arm, model, own in zip("AB", (serving.current, second), lists, strict=True):
             begin = perf_counter()
-            model.recommend_session(lists[0].items[:5], _SHADOW_K)  # no cache knows it
+            model.recommend_session(lists[0].items[:5], Ask(_SHADOW_K))  # no cache knows it
             served.note(arms, arm, user, perf_counter() - begin, by_model=own.source == "model")
         a, b = (own.items for own in lists)
         served.count(arms, "", shadows=1, common=len({*a} & {*b}), of=max(len(a), len(b)))

@@ -11,13 +11,20 @@ import pyarrow as pa
 import torch
 
 from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
+from fairstream.data.filters import Mask
 from fairstream.errors import ModelError
 from fairstream.evaluation import best_items
 from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
+from fairstream.periods import minutes_of
 from fairstream.recommender import State
+from fairstream.recommender.vectors import similar_items, similarities
 from fairstream.service.lists import ITEMS_PER_PLACE, MAX_LENGTH, MIN_LENGTH, RankedList, Source
 from fairstream.service.recent import Floats, UserEvents
 
+MIN_SHARED = 5
+"""People whom two items must have in common: what is similar to an item of one person would show the others."""
+_MAX_USERS = 5_000  # of an item whose users are compared; more cost time and change little
+_LATEST = 200  # events of a history that may explain a recommendation, or be stored again
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 
 
@@ -54,9 +61,33 @@ class Ranker:
         _, items = best_items(self._popularity, nobody, history, contexts=contexts, k=k, allowed=among)
         return [item for item in items[0].tolist() if item >= 0]
 
+    def similar(self, item: int, k: int, among: Rows | None) -> tuple[list[str], list[float]]:
+        """Return the k items most similar to one, best first, and their scores."""
+        ids, limits = self.state.item_ids.ids[item : item + 1], {"min_shared": MIN_SHARED, "max_users": _MAX_USERS}
+        table = similar_items(self.state, ids, k, **limits, allowed=among)
+        return table["similar_id"].to_pylist(), table["score"].to_pylist()
+
+    def reasons(self, had: Rows, items: Rows) -> list[int | None]:
+        """Return, for each item, the most similar one that somebody has had; None if none is similar."""
+        had = np.unique(had[-_LATEST:])
+        if not len(had) or not len(items):
+            return [None] * len(items)
+        of_items = similarities(self.state, items, had)
+        best = of_items.argmax(axis=1)
+        is_similar = of_items[np.arange(len(items)), best] > 0
+        return [int(had[at]) if known else None for at, known in zip(best, is_similar, strict=True)]
+
     def has_had(self, user: int, item: int) -> bool:
         """Whether the model knows that a user has had an item, which may not come back."""
         return bool(self.state.history.seen.has(np.array([user]), np.array([item]))[0])
+
+    def has_learned(self, users: Rows, items: Rows, seconds: Floats) -> Mask:
+        """Whether each event, whose item may come back, is among the latest ones of its user in the model."""
+        history = self.state.history
+        length = min(_LATEST, int(history.n_events_of(users).max(initial=0)))
+        latest = history.latest_positions(users, length)[0]
+        is_same = history.items_of_events(latest) == items[:, None]
+        return (is_same & (history.minutes_of_events(latest) == minutes_of(seconds)[:, None])).any(axis=1)
 
     def known(self, rows: Rows) -> list[UserEvents]:
         """Each user's events in the model, in order if the model reads it (8 bytes an event, 16 with times)."""

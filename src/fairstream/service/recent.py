@@ -48,7 +48,7 @@ class RecentEvents:
         return user in self._of
 
     def add(self, users: list[str], items: list[int], seconds: list[float], returns: list[bool]) -> list[str]:
-        """Add events but those with items that their user has had for good; return the users of the added ones."""
+        """Add new events, but not of items that their user has had for good; return the users of the added ones."""
         of_users: dict[str, list[int]] = {}
         for at, user in enumerate(users):
             of_users.setdefault(user, []).append(at)
@@ -57,8 +57,9 @@ class RecentEvents:
             columns = self._of.pop(user, None) or _Columns(array("i"), array("d"), array("b"))
             self._of[user] = columns
             final = {item for item, comes_back in zip(columns.items, columns.returns, strict=True) if not comes_back}
+            known = {*zip(columns.items, columns.seconds, strict=True)}
             for at in places:
-                if items[at] not in final:
+                if items[at] not in final and not (returns[at] and (items[at], seconds[at]) in known):
                     columns.items.append(items[at])
                     columns.seconds.append(seconds[at])
                     columns.returns.append(returns[at])

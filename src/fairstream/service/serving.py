@@ -48,7 +48,7 @@ class Serving:
     False
     >>> events = pa.table({"user_id": ["ann", "bob", "bob"], "item_id": ["tea", "tea", "jam"], "time": [1, 2, 3]})
     >>> serving.use(ServingModel(popularity_of(events), None), "popularity")
-    >>> serving.current.recommend("ann", k=2).items
+    >>> serving.current.recommend("ann", Ask(2)).items
     ['jam']
     >>> serving.set_shop(Catalogue.of({}).updated(["jam"], [False], [{}]))
     >>> serving.current.json("carl", Ask(2))
@@ -94,7 +94,7 @@ class Serving:
         if experiment is None:
             return self.of(user_id).json(user_id, ask)
         arms, second = experiment
-        a, b = (model.recommend(user_id, *ask) for model in (self.current, second))
+        a, b = (model.recommend(user_id, ask) for model in (self.current, second))
         entries = interleave(a.items, b.items, ask.k, b_first=bool(randbits(1)))
         source = "model" if "model" in (a.source, b.source) else "popularity"
         items = [{"item_id": item, "score": None} for item, _, _ in entries]

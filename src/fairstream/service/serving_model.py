@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -28,7 +27,6 @@ from fairstream.service.recent import RecentEvents, UserEvents
 from fairstream.service.records import UnknownIdError
 from fairstream.service.rules import Rules
 from fairstream.service.shop import Allowed, Shop
-from fairstream.service.similar import reasons, similar
 
 _EVENTS_AT_ONCE = 1_000
 _LISTS_AT_ONCE = 64
@@ -37,7 +35,6 @@ _FEW = 1 / 16  # of the items: if fewer are allowed, only these are ranked, for 
 _HALF = 0.5  # of the items: if fewer are available, cached lists rank only these
 _TENTH, _MIN_ITEMS = 0.1, 20  # of that many items at least: if fewer are available, something may be wrong
 _DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
-_Make = Callable[[int, Rows | None], RankedList]  # a ranking of this length, of these items or all
 
 
 class ServingModel:
@@ -46,9 +43,9 @@ class ServingModel:
     Without an id the state's model is popularity. The time of a request is that of the `clock`. If the model reads
     times, a cached list is valid for a quarter of the time since the user's latest event, at least a minute.
 
-    The cache holds rankings of all items that were available when it was last cleared. What is withdrawn, filtered or
-    excluded now is left out of the answer; where the ranking is too short for that, a longer one is made, or one of
-    the few allowed items.
+    The cache holds rankings of all items that were available when it was last cleared. Items that are withdrawn,
+    filtered or excluded since then are left out of the answer; where the ranking is too short for that, the model makes
+    a longer one, or one of the few allowed items.
     """
 
     def __init__(
@@ -58,70 +55,50 @@ class ServingModel:
         clock: Callable[[], float] = time.time,
         *,
         cached_lists: int = 10_000,
+        rules: Rules | None = None,
     ) -> None:
         self.id = model_id
         self._ranker = Ranker(state, model_id, clock)
         self._state = self._ranker.state
         self.left_out: Callable[[str], Collection[str]] = lambda user_id: ()  # items that never are in a user's lists
-        self.rules: Rules | None = None  # instead of those of all lists
+        self._rules = rules  # instead of those of all lists
         self._recent = RecentEvents()
         self._n_counted = 0  # how many of the events that arrived popularity has counted
         self._forgotten: set[str] = set()
         self._shop = Shop.of(state.item_ids, state.history.n_items)
         self._ranked = self._shop.available  # the items that cached lists rank
-        self._among: Rows | None = None  # their rows; None: all
         self._names: dict[int, str] = {}
         self._lists = ListCache(cached_lists)
         self._lock = Lock()
 
     # ── lists ────────────────────────────────────────────────────────────────────────────
 
-    def recommend(
-        self,
-        user_id: str,
-        k: int,
-        exclude: Collection[str] = (),
-        only: Collection[str] | None = None,
-        where: str = "",
-        explain: bool = False,
-    ) -> Answer:
-        """Return the k best items for a user: available, passing the filter, and not those that the user has had."""
-        ask, shop, left_out = Ask(k, exclude, only, where, explain), self._shop, self.left_out(user_id)
+    def recommend(self, user_id: str, ask: Ask) -> Answer:
+        """Return the best items for a user: available, passing the filter, and not those that the user has had."""
 
         def make(n: int, among: Rows | None) -> RankedList:
             if among is None:
                 return self._compute_and_cache([user_id], n)[0]
             return self._ranker.rank(np.array([self._row(user_id)]), self._recent_of([user_id]), n, among)[0]
 
-        ranked, places = self._search(shop, ask, left_out, self._cached(self._key(user_id)), make)
-        answer = self._shown(shop, ask, ranked, places, partial(self._may_have, user_id, left_out))
-        if not explain:
+        has_had = partial(self._has_had, user_id)
+        answer = self._search(ask, self.left_out(user_id), self._cached(user_id), has_had, make)
+        if not ask.explain:
             return answer
-        [recent], row = self._recent_of([user_id]), self._row(user_id)
-        known = [] if row == self._ranker.stranger else self._ranker.known(np.array([row]))
-        return self._explained(np.concatenate([*(events.items for events in known), recent.items]), answer)
+        [known], [recent] = self._ranker.known(np.array([self._row(user_id)])), self._recent_of([user_id])
+        return self._explained(np.concatenate([known.items, recent.items]), answer)
 
-    def recommend_session(
-        self,
-        items: Sequence[str],
-        k: int,
-        exclude: Collection[str] = (),
-        only: Collection[str] | None = None,
-        where: str = "",
-        explain: bool = False,
-    ) -> Answer:
+    def recommend_session(self, items: Sequence[str], ask: Ask) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
-        shop, ask = self._shop, Ask(k, exclude, only, where, explain)
-        rows = shop.rows_of(items)
+        rows = self._shop.rows_of(items)
         events = UserEvents(rows, np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_))
 
         def make(n: int, among: Rows | None) -> RankedList:
-            among = self._among if among is None else among
+            among = self._ranked.among if among is None else among
             return self._ranker.rank(np.array([self._ranker.stranger]), [events], n, among)[0]
 
-        ranked, places = self._search(shop, ask, (), None, make)
-        answer = self._shown(shop, ask, ranked, places, lambda item: item not in items)
-        return self._explained(rows, answer) if explain else answer
+        answer = self._search(ask, (), None, items.__contains__, make)
+        return self._explained(rows, answer) if ask.explain else answer
 
     def similar(self, item_id: str, k: int, where: str = "") -> Answer:
         """Return the available items most similar to one; raise `UnknownIdError` if the model does not know it."""
@@ -129,38 +106,37 @@ class ServingModel:
         if row < 0:
             raise UnknownIdError("the model does not know this item yet")
         allowed = self._shop.passing(where)
-        found = allowed.similar.get((item_id, k))
-        if found is None:
+        answer = allowed.similar.get((item_id, k))
+        if answer is None:
+            items, scores = self._ranker.similar(row, k, allowed.among)
             if len(allowed.similar) >= _SIMILAR_LISTS:
                 allowed.similar.clear()
-            found = allowed.similar[item_id, k] = similar(self._state, row, k, allowed.among())
-        items, scores = found
-        return Answer(items, [*scores], "model", self.id)
+            answer = allowed.similar[item_id, k] = Answer(items, [*scores], "model", self.id)
+        return answer
 
     def popular(self, k: int, where: str = "") -> Answer:
         """Return the available items with the most events of late."""
-        rows = self._ranker.popular(k, self._shop.passing(where).among())
+        rows = self._ranker.popular(k, self._shop.passing(where).among)
         return Answer([self._name(row) for row in rows], [None] * len(rows), "popularity", self.id)
 
     def json(self, user_id: str, ask: Ask) -> bytes:
         """Return a list as JSON."""
-        return self.cached_json(user_id, ask) or with_user(user_id, written(self.recommend(user_id, *ask)))
+        return self.cached_json(user_id, ask) or with_user(user_id, written(self.recommend(user_id, ask)))
 
     def cached_json(self, user_id: str, ask: Ask) -> bytes | None:
         """The same from a cached ranking and a cached filter; None if that takes more work."""
-        ranked, shop = self._cached(self._key(user_id)), self._shop
+        ranked, shop = self._cached(user_id), self._shop
         if ranked is None or ask.only is not None or ask.explain or not shop.has_cached(ask.where):
             return None
-        left_out, wanted = self.left_out(user_id), (ask.k, shop.serial)
-        is_plain = not (ask.where or ask.exclude or left_out)
+        left_out, wanted = {*self.left_out(user_id), *ask.exclude}, (ask.k, shop.serial)
+        is_plain = not (ask.where or left_out)
         if is_plain and ranked.written is not None and ranked.written[0] == wanted:
             return with_user(user_id, ranked.written[1])
-        allowed = self._allowed(shop, ask, left_out)
-        places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
-        if places is None:
+        allowed = shop.allowed(ask, left_out)
+        answer = self._choose(shop, ask, allowed, ranked, left_out, partial(self._has_had, user_id))
+        if answer is None:
             return None
-        may_have = partial(self._may_have, user_id, left_out)
-        body = written(self._shown(shop, ask, ranked, places, may_have))
+        body = written(answer)
         if is_plain:
             ranked.written = wanted, body
         return with_user(user_id, body)
@@ -169,9 +145,9 @@ class ServingModel:
         """Compute the missing lists of these users, many at once: one list costs little more than its calls."""
         n, missing = self._shop.rules.depth(k), dict[Key, str]()
         for user in user_ids:
-            ranked = self._cached(key := self._key(user))
+            ranked = self._cached(user)
             if ranked is None or not (ranked.is_complete or len(ranked.rows) >= n):
-                missing[key] = user
+                missing[self._key(user)] = user
         users = list(missing.values())
         for start in range(0, len(users), _LISTS_AT_ONCE):
             self._compute_and_cache(users[start : start + _LISTS_AT_ONCE], n)
@@ -208,17 +184,20 @@ class ServingModel:
         items, rows = self._state.item_ids.lookup(events["item_id"]), self._state.user_ids.lookup(events["user_id"])
         if self._forgotten:
             rows = np.array([-1 if user in self._forgotten else row for user, row in zip(users, rows, strict=True)])
-        is_known = items >= 0
-        pairs = is_known & (rows >= 0)
-        is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
-        places = np.flatnonzero(is_known)
         seconds = seconds_of(events["time"].to_numpy().astype("datetime64[us]"))
         assert seconds is not None  # as of all timestamps
-        may_return = "returns" in events.column_names
-        returns = events["returns"].to_pylist() if may_return else [False] * len(events)
-        columns = [users[place] for place in places], items[places].tolist(), seconds[places].tolist()
+        is_new = items >= 0
+        known = np.flatnonzero(is_new & (rows >= 0))
+        is_new[known] = ~self._state.history.seen.has(rows[known], items[known])
+        returns = np.zeros(len(events), np.bool_)
+        if "returns" in events.column_names:
+            returns = events["returns"].to_numpy()
+            again = known[returns[known]]
+            is_new[again] &= ~self._ranker.has_learned(rows[again], items[again], seconds[again])
+        places = np.flatnonzero(is_new)
+        columns = (column[places].tolist() for column in (items, seconds, returns))
         with self._lock:
-            changed = self._recent.add(*columns, [returns[place] for place in places])
+            changed = self._recent.add([users[place] for place in places], *columns)
             dropped, is_cut = self._recent.evict()
             for user in (*changed, *dropped):
                 self._lists.drop(user)
@@ -237,7 +216,7 @@ class ServingModel:
 
     def set_shop(self, catalogue: Catalogue, rules: Rules) -> None:
         """Use another catalogue and other rules, for every list from now on."""
-        shop = self._shop.using(catalogue, rules if self.rules is None else self.rules)
+        shop = self._shop.using(catalogue, self._rules or rules)
         is_wanted, is_ranked = shop.available.mask, self._ranked.mask
         with self._lock:
             # Items that come back stay ranked from then on, so that a switch back and forth clears no list.
@@ -245,7 +224,6 @@ class ServingModel:
             if is_new or shop.available.n < _HALF * self._ranked.n:
                 is_wanted = is_wanted | (is_ranked & is_new)
                 self._ranked = Allowed.of(is_wanted if is_wanted.mean() < _HALF else np.ones_like(is_wanted))
-                self._among = self._ranked.among()
                 self._lists.clear()
             self._shop = shop
 
@@ -268,48 +246,68 @@ class ServingModel:
 
     # ── making a list ────────────────────────────────────────────────────────────────────
 
-    def _recent_of(self, user_ids: list[str]) -> list[UserEvents]:
-        with self._lock:
-            return self._recent.of(user_ids)
+    def _search(
+        self,
+        ask: Ask,
+        left_out: Collection[str],
+        ranked: RankedList | None,
+        has_had: Callable[[str], bool],
+        make: Callable[[int, Rows | None], RankedList],
+    ) -> Answer:
+        """Answer from a ranking; if that is too short, from those that `make` returns, by length and items (or all)."""
+        shop, left_out = self._shop, {*left_out, *ask.exclude}
+        allowed = shop.allowed(ask, left_out)
+        attempts = self._attempts(shop.rules.depth(ask.k), allowed)
+        while ranked is None or (answer := self._choose(shop, ask, allowed, ranked, left_out, has_had)) is None:
+            ranked = make(*next(attempts))
+        return answer
+
+    def _attempts(self, n: int, allowed: Allowed) -> Iterator[tuple[int, Rows | None]]:
+        """Yield lengths of rankings, and their items: all (None), unless few are allowed, then the allowed ones."""
+        n += len(allowed.left_out)
+        if allowed.n >= _FEW * self._ranked.n:
+            yield math.ceil(1.5 * n * self._ranked.n / max(1, allowed.n)), None
+        rows = allowed.rows()
+        while True:
+            yield n, rows
+            n *= _DEEPER
+
+    def _choose(
+        self,
+        shop: Shop,
+        ask: Ask,
+        allowed: Allowed,
+        ranked: RankedList,
+        left_out: Collection[str],
+        has_had: Callable[[str], bool],
+    ) -> Answer | None:
+        """Return the list from a ranking, with the pins of the rules; None if the ranking is too short."""
+        places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
+        if places is None:
+            return None
+        items = [self._name(row) for row in ranked.rows[places].tolist()]
+        scores: list[float | None] = [None] * len(items)
+        if ranked.source == "model":
+            scores = ranked.scores[places].tolist()
+        score_of = dict(zip(items, scores, strict=True))
+        for pin in shop.rules.pins:
+            candidates = [item for item in pin.items if item not in left_out and (ask.only is None or item in ask.only)]
+            pinned = [item for item in candidates if shop.permits(item, ask.where) and not has_had(item)]
+            rest = [item for item in items if item not in pinned]
+            items = [*rest[: pin.position - 1], *pinned, *rest[pin.position - 1 :]][: ask.k]
+        return Answer(items, [score_of.get(item) for item in items], ranked.source, self.id)
 
     def _explained(self, had: Rows, answer: Answer) -> Answer:
-        because = reasons(self._state, had, self._shop.rows_of(answer.items))
+        rows = np.array([self._state.item_ids.row_of(item) for item in answer.items], np.int64)
+        because = np.full(len(rows), None)
+        because[rows >= 0] = self._ranker.reasons(had, rows[rows >= 0])  # the model may not know a pinned item
         return answer._replace(because=[None if row is None else self._name(row) for row in because])
-
-    def _allowed(self, shop: Shop, ask: Ask, left_out: Collection[str]) -> Allowed:
-        allowed = shop.passing(ask.where)
-        if ask.only is not None:
-            rows = shop.rows_of(ask.only)
-            mask = np.zeros(len(shop.rows), np.bool_)
-            mask[rows] = allowed.mask[rows]
-            allowed = Allowed.of(mask)
-        if left_out or ask.exclude:
-            return replace(allowed, left_out=shop.rows_of((*left_out, *ask.exclude)))
-        return allowed
-
-    def _search(
-        self, shop: Shop, ask: Ask, left_out: Collection[str], ranked: RankedList | None, make: _Make
-    ) -> tuple[RankedList, Rows]:
-        """Return a ranking that is long enough, and the positions of the items to show."""
-        allowed, n_ranked = self._allowed(shop, ask, left_out), self._ranked.n
-        n, is_second = shop.rules.depth(ask.k) + len(allowed.left_out), False
-        among = allowed.rows() if allowed.n < _FEW * n_ranked else None
-        n_full = n if among is not None else math.ceil(1.5 * n * n_ranked / max(1, allowed.n))
-        while True:
-            if ranked is not None:
-                places = shop.choose(ranked.rows, ask.k, allowed, is_complete=ranked.is_complete)
-                if places is not None:
-                    return ranked, places
-            if is_second and among is None:
-                among, n_full = allowed.rows(), n
-            ranked, is_second = make(n_full, among), True
-            n_full *= _DEEPER
 
     def _compute_and_cache(self, user_ids: list[str], n: int) -> list[RankedList]:
         """The n best for each user; a list is cached unless an event of its user arrives meanwhile."""
         with self._lock:
-            keys, recent, among = [self._key(user) for user in user_ids], self._recent.of(user_ids), self._among
-            making = self._lists.begin(keys)
+            keys, recent = [self._key(user) for user in user_ids], self._recent.of(user_ids)
+            among, making = self._ranked.among, self._lists.begin(keys)
         rows = np.array([self._row(user) for user in user_ids])
         ranked = self._ranker.rank(rows, recent, n, among)
         with self._lock:
@@ -317,39 +315,27 @@ class ServingModel:
                 self._lists.put(key, each, making)
         return ranked
 
+    def _recent_of(self, user_ids: list[str]) -> list[UserEvents]:
+        with self._lock:
+            return self._recent.of(user_ids)
+
     def _key(self, user_id: str) -> Key:
         return user_id if user_id in self._recent or self._row(user_id) != self._ranker.stranger else None
 
-    def _cached(self, key: Key) -> RankedList | None:
+    def _cached(self, user_id: str) -> RankedList | None:
         with self._lock:
-            ranked = self._lists.get(key)
+            ranked = self._lists.get(self._key(user_id))
             return None if ranked is None or self._ranker.clock() >= ranked.expires else ranked
 
     def _row(self, user_id: str) -> int:
         row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
         return row if row >= 0 else self._ranker.stranger
 
-    def _may_have(self, user_id: str, left_out: Collection[str], item: str) -> bool:
-        """Whether an item may be in a user's list at all."""
-        row, user = self._state.item_ids.row_of(item), self._row(user_id)
+    def _has_had(self, user_id: str, item: str) -> bool:
+        """Whether a user has had an item that may not come back."""
+        row = self._state.item_ids.row_of(item)
         [recent] = self._recent_of([user_id])
-        had = row >= 0 and (row in recent.items[~recent.returns] or self._ranker.has_had(user, row))
-        return not had and item not in left_out
-
-    def _shown(self, shop: Shop, ask: Ask, ranked: RankedList, places: Rows, may_have: Callable[[str], bool]) -> Answer:
-        """The items at these positions as an answer, and the pins of the rules among them."""
-        items = [self._name(row) for row in ranked.rows[places].tolist()]
-        scores: list[float | None] = [None] * len(items)
-        if ranked.source == "model":
-            scores = ranked.scores[places].tolist()
-        score_of = dict(zip(items, scores, strict=True))
-        for pin in shop.rules.pins:
-            allowed = [item for item in pin.items if ask.only is None or item in ask.only]
-            allowed = [item for item in allowed if item not in ask.exclude and shop.permits(item, ask.where)]
-            pinned = [item for item in allowed if may_have(item)]
-            rest = [item for item in items if item not in pinned]
-            items = [*rest[: pin.position - 1], *pinned, *rest[pin.position - 1 :]][: ask.k]
-        return Answer(items, [score_of.get(item) for item in items], ranked.source, self.id)
+        return row >= 0 and (row in recent.items[~recent.returns] or self._ranker.has_had(self._row(user_id), row))
 
     def _name(self, row: int) -> str:
         """The id of an item; most lists share a few items."""

@@ -1,11 +1,10 @@
-"""What may be in a list: the catalogue, filters and rules, by the rows of one model's items."""
+"""The items that may be in a list: the catalogue, filters and rules, by the rows of one model's items."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +12,10 @@ import numpy as np
 from fairstream.data import Rows, Vocabulary
 from fairstream.data.catalogue import Catalogue
 from fairstream.data.filters import MISSING, Mask
+from fairstream.service.lists import Ask
 from fairstream.service.rules import NO_RULES, Rules
 
-_CACHED_MASKS = 64  # at a byte for each item
+_CACHED_MASKS = 64  # of filters, at a byte for each item
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,9 @@ class Allowed:
         rows = np.flatnonzero(self.mask)
         return rows[~np.isin(rows, self.left_out)] if len(self.left_out) else rows
 
+    @cached_property
     def among(self) -> Rows | None:
-        """Return the rows of the mask, None if it has all."""
+        """The rows of the mask, None if it has all."""
         return None if self.n == len(self.mask) else np.flatnonzero(self.mask)
 
 
@@ -51,8 +52,7 @@ class Shop:
     rows: Rows  # (n_items,) each item's row in the catalogue, −1 for one that nobody has described
     available: Allowed
     serial: int = 0  # changes with whatever may change a list without a filter
-    _masks: OrderedDict[str, tuple[Mask, Mask, Allowed]] = field(default_factory=OrderedDict, repr=False)
-    _lock: Any = field(default_factory=Lock, repr=False)
+    _passing: dict[str, tuple[Mask, Mask, Allowed]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, item_ids: Vocabulary, n_items: int) -> Self:
@@ -82,23 +82,28 @@ class Shop:
         """Return the available items that pass a filter; raise `FilterError` if it cannot be read."""
         if not where:
             return self.available
-        of_catalogue = self.catalogue.mask(where)
-        with self._lock:
-            cached = self._masks.get(where)
-            if cached is not None and cached[0] is of_catalogue and cached[1] is self.available.mask:
-                self._masks.move_to_end(where)
-                return cached[2]
-        mask = of_catalogue[self.rows] & self.available.mask
-        allowed = Allowed.of(mask)
-        with self._lock:
-            self._masks[where] = of_catalogue, self.available.mask, allowed
-            while len(self._masks) > _CACHED_MASKS:
-                self._masks.popitem(last=False)
+        of_catalogue, available = self.catalogue.mask(where), self.available.mask
+        *masks, allowed = self._passing.get(where, (None, None, None))
+        if allowed is None or masks[0] is not of_catalogue or masks[1] is not available:
+            allowed = Allowed.of(of_catalogue[self.rows] & available)
+            if len(self._passing) >= _CACHED_MASKS:
+                self._passing.clear()
+            self._passing[where] = of_catalogue, available, allowed
         return allowed
 
     def has_cached(self, where: str) -> bool:
         """Whether `passing` takes no time."""
-        return not where or where in self._masks
+        return not where or where in self._passing
+
+    def allowed(self, ask: Ask, left_out: Collection[str]) -> Allowed:
+        """Return the items that may be in the requested list."""
+        allowed = self.passing(ask.where)
+        if ask.only is not None:
+            rows = self.rows_of(ask.only)
+            mask = np.zeros(len(self.rows), np.bool_)
+            mask[rows] = allowed.mask[rows]
+            allowed = Allowed.of(mask)
+        return replace(allowed, left_out=self.rows_of(left_out)) if left_out else allowed
 
     def rows_of(self, items: Iterable[str]) -> Rows:
         """Return the rows of the items that the model knows."""

@@ -91,7 +91,7 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranker, rank = serving.current._ranker, serving.current._ranker.rank
-    best = serving.current.recommend("nobody", 1).items[0]
+    best = serving.current.recommend("nobody", Ask(1)).items[0]
 
     async def ask(batcher: ListBatcher) -> bytes:
         loop, later = asyncio.get_running_loop(), list[Any]()

@@ -77,14 +77,14 @@ def test_a_look_takes_up_promotions_events_and_withdrawn_items_and_is_one_query(
     follower.poll()
     assert serving.status() == (first, "model", None, 0, True)
 
-    best = serving.current.recommend("u1", 3).items
+    best = serving.current.recommend("u1", Ask(3)).items
     store(workspace, ("u1", best[0]))
     set_available(workspace, best[1], available=False)
     follower.poll()
-    assert serving.current.recommend("u1", 1).items == best[2:]
+    assert serving.current.recommend("u1", Ask(1)).items == best[2:]
     set_available(workspace, best[1], available=True)
     follower.poll()
-    assert serving.current.recommend("u1", 2).items == best[1:]
+    assert serving.current.recommend("u1", Ask(2)).items == best[1:]
 
     second = add_model(workspace, seed=1)
     follower.poll()
@@ -104,7 +104,7 @@ def test_events_of_rejected_periods_and_those_the_model_has_not_learned_are_know
     follower, serving = follower_of(workspace)
     follower.poll()
     for user in ("u1", "u2"):
-        assert not {*EventStore(workspace).items_of(user)} & {*serving.current.recommend(user, N_ITEMS).items}
+        assert not {*EventStore(workspace).items_of(user)} & {*serving.current.recommend(user, Ask(N_ITEMS)).items}
 
 
 @pytest.mark.few(1)
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_loaded_is_replaced_by_the_one_it_was_made_from(
     model, source, problem, _, ready = serving.status()
     assert (model, source, ready) == (first, "earlier model", True)
     assert problem == f"model {second} cannot be loaded: its files are damaged or missing"
-    assert {*serving.current.recommend("nobody", N_ITEMS).items} == {*expected}
+    assert {*serving.current.recommend("nobody", Ask(N_ITEMS)).items} == {*expected}
 
     answering = serving.current
     monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
@@ -143,11 +143,11 @@ def test_popularity_answers_where_no_model_can_be_loaded_and_before_there_is_one
     follower, serving = follower_of(workspace)
     follower.poll()
     assert serving.status().ready
-    assert serving.current.recommend("u1", 5).items == []
+    assert serving.current.recommend("u1", Ask(5)).items == []
     store(workspace, *((f"u{n}", f"i{n % 3}") for n in range(9)))
     follower._refresh_at = 0.0
     follower.poll()
-    assert {*serving.current.recommend("nobody", 5).items} == {"i0", "i1", "i2"}
+    assert {*serving.current.recommend("nobody", Ask(5)).items} == {"i0", "i1", "i2"}
     assert serving.status()[:2] == (None, "popularity")
     assert "there is no model yet" in str(serving.status().problem)
 
@@ -158,7 +158,7 @@ def test_popularity_answers_where_no_model_can_be_loaded_and_before_there_is_one
     assert (model, source, ready) == (None, "popularity", True)
     assert problem is not None
     assert "cannot be loaded" in problem
-    assert serving.current.recommend("u1", 5).source == "popularity"
+    assert serving.current.recommend("u1", Ask(5)).source == "popularity"
 
 
 def test_answers_go_on_without_the_database_and_the_status_says_why_they_are_stale(
@@ -195,20 +195,23 @@ def test_a_forgotten_person_is_a_stranger_at_the_next_look_and_after_a_restart(n
     follower, serving = follower_of(workspace)
     store(workspace, ("newcomer", "i3"))
     follower.poll()
-    stranger = serving.current.recommend("nobody", 10)
+    stranger = serving.current.recommend("nobody", Ask(10))
     for user in ("u1", "newcomer"):
-        assert serving.current.recommend(user, 10) != stranger
+        assert serving.current.recommend(user, Ask(10)) != stranger
     request_forget(workspace, ["u1", "newcomer"], by="test")
     follower.poll()
     restarted, other = follower_of(workspace)
     restarted.poll()
     for answering in (serving, other):  # the model on disk still knows u1
         for user in ("u1", "newcomer"):
-            assert answering.current.recommend(user, 10) == answering.current.recommend("nobody", 10)
+            assert answering.current.recommend(user, Ask(10)) == answering.current.recommend("nobody", Ask(10))
     store(workspace, ("u1", "i3"), first_time=int(time.time()) + 60)  # somebody new
     for each, answering in ((follower, serving), (restarted, other)):
         each.poll()
-        assert answering.current.recommend("u1", 10).items == answering.current.recommend_session(["i3"], 10).items
+        assert (
+            answering.current.recommend("u1", Ask(10)).items
+            == answering.current.recommend_session(["i3"], Ask(10)).items
+        )
 
 
 def test_a_model_that_was_written_anew_is_loaded_again(new_workspace: NewWorkspace) -> None:
@@ -278,14 +281,14 @@ def test_a_model_that_cannot_be_fetched_keeps_nobody_from_being_forgotten(
 
     monkeypatch.setattr(workspace.models, "path", away)
     second = add_model(workspace, seed=1)
-    best = serving.current.recommend("u2", 1).items
+    best = serving.current.recommend("u2", Ask(1)).items
     store(workspace, ("u2", best[0]))
     request_forget(workspace, ["u1"], by="test")
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             follower.poll()
-        assert serving.current.recommend("u1", 10) == serving.current.recommend("nobody", 10)
-        assert best[0] not in serving.current.recommend("u2", N_ITEMS).items
+        assert serving.current.recommend("u1", Ask(10)) == serving.current.recommend("nobody", Ask(10))
+        assert best[0] not in serving.current.recommend("u2", Ask(N_ITEMS)).items
     monkeypatch.undo()
     follower.poll()
     assert serving.status().model == second
@@ -303,5 +306,5 @@ def test_lists_go_on_when_the_file_of_the_model_that_answers_is_cut_short(new_wo
     store(workspace, ("u1", "1"))
     follower.poll()
     for user in ("u1", "nobody"):
-        assert serving.current.recommend(user, N_ITEMS).items
+        assert serving.current.recommend(user, Ask(N_ITEMS)).items
     assert serving.status()[:3] == (model, "model", None)

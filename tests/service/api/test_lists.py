@@ -19,8 +19,8 @@ from fairstream.recommender.vectors import similar_items
 from fairstream.service import registry
 from fairstream.service.event_store import EventStore
 from fairstream.service.lists import Ask
+from fairstream.service.ranking import MIN_SHARED
 from fairstream.service.serving_model import ServingModel
-from fairstream.service.similar import MIN_SHARED
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, events_of
 from support import make_recommender

@@ -242,7 +242,7 @@ class Follower:
             model = self._read_model(b.id, b.folder)
             if running.options.rules is not None:
                 kinds = self._workspace.config.items.properties
-                model.rules = Rules.of(rules_from_json(running.options.rules, kinds), kinds)
+                model._rules = Rules.of(rules_from_json(running.options.rules, kinds), kinds)
             self._get_ready(model, b.first_seq - 1, snapshot)
             serving.experiment, self._b_since, self._problem = (arms, model), at, None
         except _FAILURES as error:  # everybody gets A

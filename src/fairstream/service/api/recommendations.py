@@ -179,7 +179,7 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
             service.serving.make_lists(question.users, k)
     lists = [_with_id(service.serving.json(user, ask)) for user in question.users or ()]
     for items in question.histories or ():
-        answer = current.recommend_session(items, *ask)
+        answer = current.recommend_session(items, ask)
         lists.append(_with_id(with_user(None, written(answer))))
     n_popular = sum(_POPULARITY in each for each in lists)
     service.metrics.lists.labels("popularity").inc(n_popular)

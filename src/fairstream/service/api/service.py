@@ -174,7 +174,7 @@ class Service:
             experiments.look(self.workspace)
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
-        return self.serving.of(user_id).recommend(user_id, *ask)
+        return self.serving.of(user_id).recommend(user_id, ask)
 
 
 async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
