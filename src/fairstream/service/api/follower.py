@@ -1,4 +1,4 @@
-"""Keep the serving model up to date with the database: model in service, events, withdrawn items, forgotten people."""
+"""Keep what answers up to date with the database: models, events, the catalogue, rules, forgotten people."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection
 from threading import Lock
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, literal_column, select
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import now, reachable
-from fairstream.service.event_store import EventStore
+from fairstream.service.event_store import EventStore, last_seq
 from fairstream.service.experiments import Experiment, latest
 from fairstream.service.impressions import shown_after
 from fairstream.service.items import CatalogueReader
-from fairstream.service.people import digests
+from fairstream.service.people import digests as digests_of
 from fairstream.service.ranking import popularity_of
 from fairstream.service.recent import MAX_EVENTS
 from fairstream.service.rules import NO_RULES, Rules, rules_from_json
@@ -55,35 +55,32 @@ class _Snapshot(NamedTuple):
     """The state of the database at one poll."""
 
     in_service: _InService | None
-    items: int  # the versions in `changes`
-    rules: int
-    forgotten: int
-    experiment: int
+    versions: dict[str, int]  # of `changes`
     last_seq: int
 
 
 class Follower:
-    """Polls the database and applies what has changed to `serving`."""
+    """Polls the database and applies its changes to `serving`."""
 
     def __init__(self, workspace: Workspace, store: EventStore, serving: Serving) -> None:
         self._workspace, self._store, self._serving = workspace, store, serving
-        self._read_at = time.monotonic()
-        self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
-        self._retry_at = 0.0
-        self._last_seq = 0  # the last event that the serving model has
-        self._items = self._rules = self._forgotten = -1
         self._catalogue = CatalogueReader(workspace.engine, workspace.config.items.properties)
-        self._max_lists, self._applying = workspace.config.limits.cached_lists, Lock()
-        self._negative_kinds = [kind for kind, weight in workspace.config.events.kinds.items() if weight < 0]
-        self._has_dislikes = not self._negative_kinds
+        self._applying, self._counting = Lock(), Lock()
+        self._max_lists = workspace.config.limits.cached_lists
+        self._read_at = time.monotonic()
+        self._last_seq = self._shown_seq = 0  # the last event and the last list that the serving model has
+        self._has_dislikes = False
+        # The versions that were applied.
+        self._items_and_rules: list[int | None] | None = None
+        self._forgotten: int | None = -1
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
-        self._refresh_at = 0.0
-        self._experiment: tuple[Experiment | None, Any] = None, None  # the running one, and the row of its model B
-        self._experiment_of: tuple[int, _InService | None] | None = None  # what the database held then
-        self._b_since: int | None = None  # `since` of the model in service when B was loaded
-        self._problem: str | None = None  # of arm B
-        self._retry_b_at = 0.0
-        self._shown_seq, self._counting = 0, Lock()
+        self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
+        self._retry_at = self._refresh_at = 0.0
+        self._experiment: tuple[Experiment, Any] | None = None  # the running one, and the row of its model B
+        self._experiment_of: tuple[int | None, _InService | None] | None = None  # the versions when it was read
+        self._second: tuple[str, int] | None = None  # the experiment and the version of the model in arm B
+        self._second_problem: str | None = None
+        self._retry_second_at = 0.0
 
     def seconds_since_look(self) -> float:
         """Return how long ago a read of the database succeeded."""
@@ -93,7 +90,7 @@ class Follower:
         """Poll; on an error the present model keeps answering, and the status says why it is stale."""
         try:
             self.poll()
-            self._serving.stale_reason = self._problem
+            self._serving.stale_reason = self._second_problem
         except Exception as error:
             self._serving.stale_reason = _sentence(error)
             raise
@@ -102,52 +99,29 @@ class Follower:
         with reachable(self._workspace.engine):
             snapshot = self._read_snapshot()
             self._follow_items(snapshot)
-            if not self._has_dislikes:
-                self._serving.dislike(self._store.pairs_of(self._negative_kinds, snapshot.last_seq))
-                self._has_dislikes = True
-            self._read_experiment(snapshot)
+            self._follow_dislikes(snapshot)
             self.follow_shown()
             must_load = self._must_load(snapshot)
-            # Update the present model first: it keeps answering if the next one cannot be loaded.
-            wanted = self._new_requests(snapshot) if self._forgotten != snapshot.forgotten else set()
+            # Update the present models first: they keep answering if the next one cannot be loaded.
+            self._follow_forgotten(snapshot)
             if self._serving.status().ready:
-                for model in self._serving.models():
-                    self._forget(model, wanted)
                 self._catch_up(self._serving.models(), self._last_seq, snapshot.last_seq)
             if must_load:
                 self._load(snapshot)
                 self._taken_up, self._retry_at = snapshot.in_service, time.monotonic() + _RETRY_SECONDS
             self._follow_experiment(snapshot)
-            if (begin := time.monotonic()) >= self._refresh_at:
-                for model in self._serving.models():
-                    model.refresh_popularity()
-                self._delay_refresh(begin)
+            self._refresh_popularity()
 
     def _read_snapshot(self) -> _Snapshot:
-        service = schema.service.c
-
-        def version(name: str) -> ColumnElement[int]:
-            of_name = select(schema.changes.c.version).where(schema.changes.c.name == name)
-            return func.coalesce(of_name.scalar_subquery(), 0)
-
-        current = (
-            _MODELS.add_columns(service.since).join(schema.service, service.model == schema.models.c.id).subquery()
-        )
-        # A left join to one constant row: there is a result without a model in service, too.
-        one = select(literal_column("1").label("one")).subquery()
-        query = select(
-            current,
-            version("items"),
-            version("rules"),
-            version("forgotten"),
-            version("experiment"),
-            select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
-        ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
+        """Read what says whether anything has changed; no table of it grows but one, of which the end is read."""
+        service, changes = schema.service.c, schema.changes.c
+        in_service = _MODELS.add_columns(service.since).join(schema.service, service.model == schema.models.c.id)
         with self._workspace.engine.connect() as connection:
-            row = tuple(connection.execute(query).one())
+            end = last_seq(connection)
+            versions = {row.name: row.version for row in connection.execute(select(changes.name, changes.version))}
+            row = connection.execute(in_service).one_or_none()
         self._read_at = time.monotonic()
-        in_service = None if row[0] is None else _InService(*row[:5])
-        return _Snapshot(in_service, *row[5:])
+        return _Snapshot(None if row is None else _InService(*row), versions, end)
 
     def follow_items(self) -> None:
         """Apply all changes of items and rules that are committed; any thread may call it."""
@@ -160,9 +134,27 @@ class Follower:
             self._serving.set_shop(catalogue, rules, problem)
 
     def _follow_items(self, snapshot: _Snapshot) -> None:
-        if (self._items, self._rules) != (snapshot.items, snapshot.rules):
+        versions = [snapshot.versions.get(name) for name in ("items", "rules")]
+        if versions != self._items_and_rules:
             self.follow_items()
-            self._items, self._rules = snapshot.items, snapshot.rules
+            self._items_and_rules = versions
+
+    def _follow_dislikes(self, snapshot: _Snapshot) -> None:
+        """Read the earlier negative feedback, once; `Serving.choices` notes that of later events."""
+        if not self._has_dislikes:
+            kinds = [kind for kind, weight in self._workspace.config.events.kinds.items() if weight < 0]
+            self._serving.dislike(self._store.pairs_of(kinds, snapshot.last_seq))
+            self._has_dislikes = True
+
+    def _follow_forgotten(self, snapshot: _Snapshot) -> None:
+        """Apply the requests to forget since the last poll; those before the first one are applied to each model."""
+        version = snapshot.versions.get("forgotten")
+        if self._forgotten != version:
+            with self._workspace.engine.connect() as connection:
+                requested = {(row.digest, row.requested) for row in connection.execute(select(schema.forgotten))}
+            new, self._requested, self._forgotten = requested - self._requested, requested, version
+            if self._serving.status().ready:
+                self._forget({digest for digest, _ in new})
 
     def follow_shown(self) -> None:
         """Count the lists that people saw, whichever process stored them; any thread may call it."""
@@ -198,11 +190,7 @@ class Follower:
             except _FAILURES as error:
                 problem = problem or _failed(f"model {candidate.model}", error)
                 continue
-            try:
-                self._get_ready(model, candidate.first_seq - 1, snapshot)
-            except BaseException:
-                self._serving.discard_prepared()
-                raise
+            self._get_ready(model, candidate.first_seq - 1, snapshot)
             self._serving.use(model, "model" if is_wanted else "earlier model", problem)
             _log.info("model %s answers after %.2f s", candidate.model, time.perf_counter() - begin)
             return
@@ -211,45 +199,46 @@ class Follower:
             return
         self._use_popularity(snapshot, problem or "there is no model yet; the first update makes one from the events")
 
-    def _read_model(self, model_id: str, folder: str) -> ServingModel:
+    def _read_model(self, model_id: str, folder: str, rules: Rules | None = None) -> ServingModel:
         state = load(self._workspace.models.path(folder), frozen=True).state
-        return ServingModel(state, model_id, cached_lists=self._max_lists)
-
-    def _read_experiment(self, snapshot: _Snapshot) -> None:
-        """Read the running experiment and the row of its model B, where they may have changed."""
-        key = snapshot.experiment, snapshot.in_service
-        if key != self._experiment_of:
-            with self._workspace.engine.connect() as connection:
-                running = latest(connection)
-                if running is not None and running.ended is not None:
-                    running = None
-                b = running and connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
-            self._experiment, self._experiment_of, self._retry_b_at = (running, b), key, 0.0
+        return ServingModel(state, model_id, cached_lists=self._max_lists, rules=rules)
 
     def _follow_experiment(self, snapshot: _Snapshot) -> None:
         """Load arm B of the running experiment, or drop that of one that has ended."""
-        (running, b), present, serving = self._experiment, self._serving.experiment, self._serving
-        if running is None or b is None or running.a != serving.status().model:
-            serving.experiment = self._problem = None
+        versions = snapshot.versions.get("experiment"), snapshot.in_service
+        if versions != self._experiment_of:
+            self._experiment, self._experiment_of, self._retry_second_at = self._read_experiment(), versions, 0.0
+        serving = self._serving
+        if self._experiment is None or self._experiment[0].a != serving.status().model or snapshot.in_service is None:
+            serving.experiment = self._second_problem = None
             return
-        arms, at = running.arms(self._workspace.secret), snapshot.in_service and snapshot.in_service.since
-        if present is not None and (present[0].id, self._b_since) == (arms.id, at):
-            serving.experiment = arms, present[1]
-            return
-        if time.monotonic() < self._retry_b_at:
-            return
-        try:
-            model = self._read_model(b.id, b.folder)
-            if running.options.rules is not None:
-                kinds = self._workspace.config.items.properties
-                model._rules = Rules.of(rules_from_json(running.options.rules, kinds), kinds)
-            self._get_ready(model, b.first_seq - 1, snapshot)
-            serving.experiment, self._b_since, self._problem = (arms, model), at, None
-        except _FAILURES as error:  # everybody gets A
-            serving.experiment, self._retry_b_at = None, time.monotonic() + _RETRY_SECONDS
-            self._problem = _failed(f"model {b.id} of the experiment", error)
-        finally:
-            serving.discard_prepared()
+        running, b = self._experiment
+        arms, second = running.arms(self._workspace.secret), (running.id, snapshot.in_service.since)
+        if serving.experiment is not None and self._second == second:
+            serving.experiment = arms, serving.experiment[1]
+        elif time.monotonic() >= self._retry_second_at:
+            try:
+                serving.use_second(arms, self._read_second(running, b, snapshot))
+                self._second, self._second_problem = second, None
+            except _FAILURES as error:  # everybody gets A
+                serving.experiment, self._retry_second_at = None, time.monotonic() + _RETRY_SECONDS
+                self._second_problem = _failed(f"model {b.id} of the experiment", error)
+
+    def _read_experiment(self) -> tuple[Experiment, Any] | None:
+        """Return the running experiment and the row of its model B, if there are both."""
+        with self._workspace.engine.connect() as connection:
+            running = latest(connection)
+            if running is None or running.ended is not None:
+                return None
+            b = connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
+        return None if b is None else (running, b)
+
+    def _read_second(self, running: Experiment, b: Any, snapshot: _Snapshot) -> ServingModel:
+        rules, kinds = running.options.rules, self._workspace.config.items.properties
+        own = None if rules is None else Rules.of(rules_from_json(rules, kinds), kinds)
+        model = self._read_model(b.id, b.folder, own)
+        self._get_ready(model, b.first_seq - 1, snapshot)
+        return model
 
     def _candidates(self, wanted: _InService | None) -> list[_InService]:
         """Return the model in service and its ancestors, the nearest first."""
@@ -264,15 +253,18 @@ class Follower:
 
     def _get_ready(self, model: ServingModel, after: int, snapshot: _Snapshot) -> None:
         """Bring a model up to date before it answers."""
-        forgotten = schema.forgotten.c
+        serving, forgotten = self._serving, schema.forgotten.c
         with self._workspace.engine.connect() as connection:
-            self._forget(model, {*connection.scalars(select(forgotten.digest).where(forgotten.completed.is_(None)))})
-        self._serving.prepare(model)
+            wanted = {*connection.scalars(select(forgotten.digest).where(forgotten.completed.is_(None)))}
+        self._forget(wanted, model)
+        serving.prepare(model)
         # The models that answer now have all of these events.
         self._catch_up([model], max(after, snapshot.last_seq - MAX_EVENTS), snapshot.last_seq)
         # Nothing is compiled or paged in while somebody waits, and the latest visitors find their lists.
-        before = self._serving.current.cached_users() if self._serving.status().ready else []
+        before = serving.current.cached_users() if serving.status().ready else []
         model.make_lists(before[:_WARM_USERS] or model.some_users(_WARM_USERS), 20)
+        # Meanwhile events came in.
+        self._catch_up([*serving.models(), model], snapshot.last_seq, self._store.last_seq())
 
     def _use_popularity(self, snapshot: _Snapshot, problem: str) -> None:
         begin = time.monotonic()
@@ -298,24 +290,23 @@ class Follower:
                 self._follow_items(self._read_snapshot())
         self._last_seq = end
 
+    def _refresh_popularity(self) -> None:
+        if (begin := time.monotonic()) >= self._refresh_at:
+            for model in self._serving.models():
+                model.refresh_popularity()
+            self._delay_refresh(begin)
+
     def _delay_refresh(self, begin: float) -> None:
         now = time.monotonic()
         self._refresh_at = now + (now - begin) / _SHARE_OF_TIME
 
-    def _new_requests(self, snapshot: _Snapshot) -> set[str]:
-        """Return digests of the people whom requests since the last snapshot want forgotten."""
-        with self._workspace.engine.connect() as connection:
-            requested = {(row.digest, row.requested) for row in connection.execute(select(schema.forgotten))}
-        known, self._requested, self._forgotten = self._requested, requested, snapshot.forgotten
-        return {digest for digest, _ in requested - known}
-
-    def _forget(self, model: ServingModel, wanted: set[str]) -> None:
-        if wanted:
-            users = list({*model.users(), *self._serving.users()})
-            pairs = zip(digests(self._workspace.secret, users), users, strict=True)
-            forgotten = [user for digest, user in pairs if digest in wanted]
-            model.forget(forgotten)
-            self._serving.forget_feedback(forgotten)
+    def _forget(self, digests: set[str], *others: ServingModel) -> None:
+        """Forget people in all models that answer and these others."""
+        if digests:
+            models = (*self._serving.models(), *others)
+            users = [*{*self._serving.users()}.union(*(model.users() for model in models))]
+            pairs = zip(digests_of(self._workspace.secret, users), users, strict=True)
+            self._serving.forget([user for digest, user in pairs if digest in digests], *others)
 
 
 def _failed(model: str, error: Exception) -> str:
