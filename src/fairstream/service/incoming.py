@@ -32,7 +32,7 @@ from fairstream.service.settings import FILE, EventKinds, Limits
 MAX_LENGTH = 256  # characters of an id
 MAX_ROWS = 100_000  # the events of a batch from a file, which is stored in one transaction
 _ROLES = {"user_id": "user", "item_id": "item", "time": "time"}
-_IDS = ("event_id", "user_id", "item_id")
+_IDS = ("event_id", "user_id", "item_id", "kind")
 _KINDS = EventKinds()
 _PEOPLE = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _GENERATED = "~"  # the prefix of event ids that the service generates
@@ -66,8 +66,8 @@ class Rows(NamedTuple):
 def batch_from_json(objects: Any, limits: Limits, kinds: EventKinds = _KINDS) -> pa.Table:
     """From a JSON list of objects with `user_id`, `item_id`, `time` and, optionally, `kind` and `event_id`."""
     rows = Rows()
-    columns = _columns_of(objects, tuple(_ROLES), ("kind", "event_id"), rows)
-    ids = {name: _ids_from_values(columns[name], name, rows) for name in (*_IDS, "kind")}
+    columns = _columns_of(objects, (*_ROLES, "kind", "event_id"), rows)
+    ids = {name: _ids_from_values(columns[name], name, rows) for name in _IDS}
     return _batch(ids, _times_from_values(columns["time"], rows), limits, kinds, rows)
 
 
@@ -79,7 +79,7 @@ def batch_from_json_lines(content: bytes, limits: Limits, kinds: EventKinds = _K
 def people_from_json(objects: Any, *, value: str = "value", allowed: Collection[str] | None = None) -> pa.Table:
     """From a JSON list of objects with `user_id` and the field that `value` names."""
     rows, names = Rows("user"), ("user_id", value)
-    columns = _columns_of(objects, names, (), rows)
+    columns = _columns_of(objects, names, rows)
     return _people({name: _ids_from_values(columns[name], name, rows) for name in names}, rows, allowed)
 
 
@@ -98,19 +98,24 @@ def parse_json_lines(content: bytes, rows: Rows) -> list[Any]:
     return [parse_json(line, f"{rows.noun} {number}") for number, line in enumerate(lines, start=rows.first)]
 
 
-def _columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:
-    """The fields of a list of JSON objects, each as a list; a missing field is None."""
+def checked_objects(objects: Any, rows: Rows) -> list[dict[str, Any]]:
+    """Return a JSON list of objects; raise a `DataError` if it is something else."""
     if not isinstance(objects, list):
         raise DataError(f"expected a JSON list of objects, one for each {rows.noun}, got {_kind_of(objects)}")
-    names = (*needed, *others)
-    known = set(names)
     for row, fields in enumerate(objects):
         if not isinstance(fields, dict):
             raise rows.error(row, f"expected a JSON object, got {_kind_of(fields)}")
+    return objects
+
+
+def _columns_of(objects: Any, names: Collection[str], rows: Rows) -> dict[str, list[Any]]:
+    """The fields of a list of JSON objects, each as a list; a missing field is None."""
+    all_fields, known = checked_objects(objects, rows), {*names}
+    for row, fields in enumerate(all_fields):
         if not fields.keys() <= known:
             unknown = min(map(str, fields.keys() - known))
             raise rows.error(row, f"{unknown[:40]!r} is not a field; the fields are {', '.join(names)}")
-    return {name: [fields.get(name) for fields in objects] for name in names}
+    return {name: [fields.get(name) for fields in all_fields] for name in names}
 
 
 def _kind_of(value: object) -> str:
@@ -119,24 +124,21 @@ def _kind_of(value: object) -> str:
 
 
 def _ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
-    """Strings, and whole numbers as their digits; None stays missing."""
-    texts = [str(value) if type(value) is int and -_MAX_INTEGER <= value < _MAX_INTEGER else value for value in values]
-    row = 0
+    """Strings, and whole numbers as their digits (3.0 is 3, as in JSON Schema); None stays missing."""
+    texts = [str(int(value)) if type(value) in (int, float) and _is_whole(value) else value for value in values]
     try:
         return pa.array(texts, pa.string())
     except (pa.ArrowException, UnicodeEncodeError):
-        if any(isinstance(value, float) and value.is_integer() for value in values):  # 3.0 is 3, as in JSON Schema
-            return _ids_from_values([_whole(value) for value in values], field, rows)
         for row, text in enumerate(texts):
             if not isinstance(text, str | None):
                 raise rows.error(row, f"{field} must be a string or a whole number, got {_kind_of(text)}") from None
             if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
-                break
-        raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
+                raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
+        raise
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _is_whole(value: float) -> bool:
+    return -_MAX_INTEGER <= value < _MAX_INTEGER and value == int(value)
 
 
 def _times_from_values(values: Iterable[Any], rows: Rows) -> _Micros:
@@ -173,7 +175,7 @@ def batch_from_arrow(table: pa.Table, limits: Limits, kinds: EventKinds = _KINDS
     rows = Rows(first=first)
     for name in {"kind", "event_id"} - {*table.column_names}:
         table = table.append_column(name, pa.nulls(len(table)))
-    ids = _ids_from_table(table, (*_IDS, "kind"), "events")
+    ids = _ids_from_table(table, _IDS, "events")
     return _batch(ids, _times_from_column(table["time"], rows), limits, kinds, rows)
 
 
@@ -275,9 +277,8 @@ def _times_from_column(column: pa.ChunkedArray, rows: Rows) -> _Micros:
         return times
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f"time must be a column of timestamps, seconds since 1970 or ISO 8601, got {_name_of(kind)}")
-    values = column.to_numpy()
-    rows.refuse_any(~((values >= _START) & (values < _END)), f"time {_RANGE}")  # NaN, too
-    seconds = values.astype(np.float64)  # integers of this range are exact
+    seconds = column.to_numpy().astype(np.float64)  # integers of this range are exact
+    rows.refuse_any(~((seconds >= _START) & (seconds < _END)), f"time {_RANGE}")  # NaN, too
     whole = np.floor(seconds)  # separate, so that neither part loses a digit
     return whole.astype(np.int64) * _SECOND + np.rint((seconds - whole) * _SECOND).astype(np.int64)
 

@@ -22,7 +22,7 @@ from fairstream.data.reading import Columns, combined, open_source
 from fairstream.errors import DataError
 from fairstream.service import schema
 from fairstream.service.database import bump, canonical, now, reading, writing
-from fairstream.service.incoming import MAX_LENGTH, Rows
+from fairstream.service.incoming import MAX_LENGTH, Rows, checked_objects
 from fairstream.service.records import Record, Time, UnknownIdError
 from fairstream.service.settings import FILE, ItemProperties
 
@@ -77,12 +77,8 @@ Description = dict[str, Any]  # item_id, available (if it was given) and propert
 def items_from_json(objects: Any, kinds: Mapping[str, Kind], *, first: int = 1) -> list[Description]:
     """Check a JSON list of items, one object each; the last of several with one id counts, field by field."""
     rows = Rows("item", first)
-    if not isinstance(objects, list):
-        raise DataError("expected a JSON list of objects, one for each item")
     merged: dict[str, Description] = {}
-    for row, fields in enumerate(objects):
-        if not isinstance(fields, dict):
-            raise rows.error(row, "expected a JSON object")
+    for row, fields in enumerate(checked_objects(objects, rows)):
         item = _checked(fields, kinds, row, rows)
         merged.setdefault(item["item_id"], {}).update(item)
     return list(merged.values())
