@@ -22,7 +22,7 @@ from fairstream.data.reading import Columns, combined, open_source
 from fairstream.errors import DataError
 from fairstream.service import schema
 from fairstream.service.database import bump, canonical, now, reading, writing
-from fairstream.service.incoming import MAX_LENGTH, Rows, checked_objects
+from fairstream.service.incoming import Rows, check_ids, checked_objects, ids_from_values
 from fairstream.service.records import Record, Time, UnknownIdError
 from fairstream.service.settings import FILE, ItemProperties
 
@@ -30,7 +30,6 @@ _items = schema.items
 _MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
 _ROWS_AT_ONCE = 2_000  # more would hold up requests for lists, while JSON is read and written
 _PAGES_AT_ONCE = 50  # each change of the catalogue copies its columns
-_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_LENGTH}}}")
 _BAD = re.compile("[\0\ud800-\udfff]")  # no database stores these
 _STORE = """
     INSERT INTO items (item_id, available, properties, changed, version)
@@ -77,19 +76,18 @@ Description = dict[str, Any]  # item_id, available (if it was given) and propert
 def items_from_json(objects: Any, kinds: Mapping[str, Kind], *, first: int = 1) -> list[Description]:
     """Check a JSON list of items, one object each; the last of several with one id counts, field by field."""
     rows = Rows("item", first)
+    given = checked_objects(objects, rows)
+    ids = ids_from_values([fields.get("item_id") for fields in given], "item_id", rows)
+    check_ids(ids, "item_id", rows)
     merged: dict[str, Description] = {}
-    for row, fields in enumerate(checked_objects(objects, rows)):
-        item = _checked(fields, kinds, row, rows)
-        merged.setdefault(item["item_id"], {}).update(item)
+    for row, (item_id, fields) in enumerate(zip(ids.to_pylist(), given, strict=True)):
+        item = merged.setdefault(item_id, {"item_id": item_id})
+        item.update(_checked(fields, kinds, row, rows))
     return list(merged.values())
 
 
 def _checked(fields: dict[str, Any], kinds: Mapping[str, Kind], row: int, rows: Rows) -> Description:
-    item_id = fields.get("item_id")
-    item_id = str(item_id) if type(item_id) is int else item_id
-    if not isinstance(item_id, str) or _ID.fullmatch(item_id) is None:
-        raise rows.error(row, f"item_id must be a string of 1 to {MAX_LENGTH} printable characters, or a whole number")
-    item: Description = {"item_id": item_id}
+    item: Description = {}
     for name, value in fields.items():
         if name == "available":
             if not isinstance(value, bool):
