@@ -105,6 +105,16 @@ def test_an_earlier_catalogue_stays_as_it_was(items: list[Any], later: list[Any]
     assert (shop.mask(where).tolist(), shop.available.tolist()) == (before, available)
 
 
+def test_a_filter_may_name_many_values() -> None:
+    items = [{"price": n, "brand": f"b{n}"} for n in range(-5, 300)] + [{}]
+    shop = Catalogue.of(KINDS).updated([f"i{n}" for n in range(len(items))], [True] * len(items), items)
+    for n_values in (1, 2, 100, 200):
+        numbers, brands = range(0, 2 * n_values, 2), [f"b{n}" for n in range(0, 2 * n_values, 2)]
+        for text in (f"price in {[*numbers]}", f"brand in [{', '.join(map(quoted, brands))}]"):
+            expected = [item.get("price", 0.5) in numbers for item in items]
+            assert shop.mask(text).tolist() == [*expected, False], text
+
+
 def test_not_binds_closest_then_and_then_or() -> None:
     shop = Catalogue.of(KINDS).updated(["i"], [True], [{"price": 1}])
     for text, expected in (

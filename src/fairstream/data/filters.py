@@ -29,7 +29,6 @@ MISSING = -1  # the code of a missing text; no hash of Python is −1
 MAX_CHARACTERS = 8_000
 KEYWORDS = frozenset({"and", "or", "not", "in", "has", "true", "false"})
 _MAX_DEPTH = 50
-_FEW = 16  # values that are compared one by one, which is faster than a sort
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
     r'|(?P<text>"(?:[^"\\]|\\.)*")|(?P<sign><=|>=|!=|[=<>()\[\],])|(?P<end>$))',
@@ -235,13 +234,13 @@ def _compare(name: str, kind: Kind, sign: str, values: list[float]) -> _Test:
             result[column.rows[column.values == wanted]] = True
             return result
         if sign == "in":
-            if len(values) > _FEW:
-                return np.isin(column.values, np.array(values, column.values.dtype))
-            return reduce(np.logical_or, (column.values == value for value in values))
+            # Of any number of values; np.isin sorts the column for more than 70, which takes 0.2 s for a million items.
+            sorted_values = np.unique(np.array(values, column.values.dtype))
+            places = np.searchsorted(sorted_values[1:], column.values, side="right")
+            return sorted_values[places] == column.values
         if sign == "!=":
             is_there = column.values != MISSING if kind == "text" else ~np.isnan(column.values)
             return is_there & (column.values != wanted)
-        passed: Mask = _ORDER[sign](column.values, wanted)
-        return passed
+        return _ORDER[sign](column.values, wanted)
 
     return compare
