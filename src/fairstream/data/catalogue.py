@@ -49,7 +49,7 @@ class Catalogue:
     def updated(
         self, item_ids: Sequence[str], available: Sequence[bool], properties: Sequence[Mapping[str, Any]]
     ) -> Catalogue:
-        """Describe different items anew, known or new; a value of another type than declared is missing."""
+        """Return a catalogue with these items changed or added; a value of another type than declared is missing."""
         known = self.item_ids
         if not len(known) or (rows := known.lookup(item_ids)).min(initial=0) < 0:
             known = known.copy()  # which takes a while for a million items
@@ -80,7 +80,7 @@ class Catalogue:
         return mask
 
     def follows(self, other: Catalogue) -> bool:
-        """Whether one of the catalogues was made from the other: the items of the earlier one have the same rows."""
+        """Whether one catalogue was made from the other, so that items of the earlier one keep their rows."""
         return self._masks is other._masks
 
     def rows_of(self, item_ids: Iterable[str]) -> list[int]:

@@ -109,7 +109,7 @@ def checked_objects(objects: Any, rows: Rows) -> list[dict[str, Any]]:
 
 
 def _columns_of(objects: Any, names: Collection[str], rows: Rows) -> dict[str, list[Any]]:
-    """The fields of a list of JSON objects, each as a list; a missing field is None."""
+    """Return the values of each field of JSON objects; a missing field is None."""
     all_fields, known = checked_objects(objects, rows), {*names}
     for row, fields in enumerate(all_fields):
         if not fields.keys() <= known:
@@ -216,7 +216,7 @@ def batches_from_file(
 def people_from_file(
     source: str | Path, columns: Columns, group: str, allowed: Collection[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the users of a file and their values of the column `group`; users without a value are left out."""
+    """Yield the users of a file and their values in the column `group`, without users who have none."""
     n = 1
     with _naming(source):
         users = open_source(source, "the users")
@@ -306,7 +306,7 @@ def _batch(ids: dict[str, pa.Array], times: _Micros, limits: Limits, kinds: Even
 
 
 def _generate_id(user_id: str, item_id: str, time: int, kind: str) -> str:
-    """The id of an event that came without one: the same event, sent again, gets the same.
+    """Return the id of an event that came without one; the same event, sent again, gets the same id.
 
     It begins with the time, so that events of one time are neighbours in the database's index. Random ids would
     write to all of its pages for each batch.

@@ -74,7 +74,7 @@ Description = dict[str, Any]  # item_id, available (if it was given) and propert
 
 
 def items_from_json(objects: Any, kinds: Mapping[str, Kind], *, first: int = 1) -> list[Description]:
-    """Check a JSON list of items, one object each; the last of several with one id counts, field by field."""
+    """Check a JSON list of items; of several objects with one id the last value of each field counts."""
     rows = Rows("item", first)
     given = checked_objects(objects, rows)
     ids = ids_from_values([fields.get("item_id") for fields in given], "item_id", rows)
@@ -162,7 +162,7 @@ def items_from_file(source: str | Path, columns: Columns, kinds: Mapping[str, Ki
 
 
 def _values_of(column: pa.ChunkedArray, name: str, kind: Kind | None) -> list[Any]:
-    """Convert a column of a file as far as its type is only another way to write the property's."""
+    """Convert a column of a file if its type is another way to write the property's type."""
     values, of = combined(column), column.type
     if kind == "text" and (pa.types.is_integer(of) or pa.types.is_boolean(of)):
         values = values.cast(pa.string())
@@ -180,7 +180,7 @@ def _values_of(column: pa.ChunkedArray, name: str, kind: Kind | None) -> list[An
 
 
 def store(engine: Engine, items: Sequence[Description]) -> ItemsReceipt:
-    """Describe items in one transaction: fields that are not given stay, and a new item is available."""
+    """Store items in one transaction: missing fields stay as they are, and a new item is available."""
     changes = [
         ("available = excluded.available,", [item for item in items if "available" in item]),
         ("", [item for item in items if "available" not in item]),
@@ -209,7 +209,7 @@ def set_available(engine: Engine, item_id: str, is_available: bool) -> None:
 def listed(
     engine: Engine, available: bool | None = None, after: str = "", limit: int = 100, words: str = ""
 ) -> list[Item]:
-    """Items of the catalogue in the order of their ids; those whose id and properties hold all of these words."""
+    """Return items of the catalogue by id; with `words`, those whose id and properties contain all of them."""
     page = select(_items).where(_items.c.item_id > after).order_by(_items.c.item_id).limit(limit)
     for word in words.split():
         id_and_properties = _items.c.item_id + "\n" + _items.c.properties
@@ -278,7 +278,7 @@ def _pages(engine: Engine, last: tuple[int, str]) -> Iterator[tuple[list[Any], l
 
 
 class CatalogueReader:
-    """The catalogue in memory, which follows the table: a change is read once, and never by its time."""
+    """The catalogue in memory; it reads each change of the table once, by its version."""
 
     def __init__(self, engine: Engine, kinds: Mapping[str, Kind]) -> None:
         self.catalogue = Catalogue.of(kinds)
@@ -286,7 +286,7 @@ class CatalogueReader:
         self._last = (0, "")  # version and id of the last row that was read
 
     def catch_up(self) -> Catalogue:
-        """Read what has changed; any thread may call it, and what was committed before is in the result."""
+        """Read all committed changes and return the catalogue; any thread may call it."""
         with self._lock:
             pages = _pages(self._engine, self._last)
             while part := [*islice(pages, _PAGES_AT_ONCE)]:

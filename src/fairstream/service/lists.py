@@ -37,13 +37,13 @@ class Answer(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class RankedList:
-    """A user's best items, best first, as the model ranks them: withdrawn or filtered items are left out later."""
+    """A user's best items, best first, as the model ranks them; answers leave out withdrawn and filtered items."""
 
     rows: np.ndarray[Any, np.dtype[np.int32]]
     scores: np.ndarray[Any, np.dtype[np.float32]]
     source: Source
     is_complete: bool  # no further item could follow the last one
-    expires: float = np.inf  # when the time since the user's events has changed too much
+    expires: float = np.inf  # when too much time has passed since the user's events
     written: tuple[tuple[int, int], bytes] | None = None  # the JSON of a list without filter, with k and shop's serial
 
 
@@ -51,9 +51,9 @@ Key = str | None  # a user; None stands for all strangers, so that they evict no
 
 
 class ListCache:
-    """The lists of the users seen last; the caller holds a lock.
+    """The lists of the latest users; the caller holds a lock.
 
-    The size counts items, so that long lists take the place of several short ones.
+    The size counts items, so a long list takes the place of several short ones.
     """
 
     def __init__(self, max_lists: int) -> None:
@@ -61,7 +61,7 @@ class ListCache:
         self._lists: OrderedDict[Key, RankedList | object] = OrderedDict()
 
     def get(self, key: Key) -> RankedList | None:
-        """Return a list, which is the latest from now on."""
+        """Return a list and make it the latest."""
         ranked = self._lists.get(key)
         if not isinstance(ranked, RankedList):
             return None
@@ -69,7 +69,7 @@ class ListCache:
         return ranked
 
     def begin(self, keys: list[Key]) -> object:
-        """Mark lists that are being made, and return the mark; `put` needs it."""
+        """Mark lists as being computed; return the mark for `put`."""
         making = object()
         for key in keys:
             self.drop(key)
@@ -77,7 +77,7 @@ class ListCache:
         return making
 
     def put(self, key: Key, ranked: RankedList, making: object) -> None:
-        """Keep a list, unless its user had an event or all lists were dropped since `begin`."""
+        """Keep a list, unless its user had an event, or all lists were cleared, since `begin`."""
         if self._lists.get(key) is not making:
             return
         self._lists[key] = ranked

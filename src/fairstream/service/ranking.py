@@ -29,10 +29,10 @@ _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time si
 
 
 class Ranker:
-    """Ranks for users by their rows; `stranger` is a row without events.
+    """Ranks items for users by their rows; `stranger` is a row without events.
 
-    Without an id the state's model is popularity, which also answers users whom a model cannot score. The time of a
-    request is that of the `clock`.
+    Without an id the state's model is popularity, which also answers users whom a model cannot score. `clock` gives
+    the time of a request.
     """
 
     def __init__(self, state: State, model_id: str | None, clock: Callable[[], float] = time.time) -> None:
@@ -68,7 +68,7 @@ class Ranker:
         return table["similar_id"].to_pylist(), table["score"].to_pylist()
 
     def reasons(self, had: Rows, items: Rows) -> list[int | None]:
-        """Return, for each item, the most similar one that somebody has had; None if none is similar."""
+        """Return the most similar item of a history for each item; None if none is similar."""
         had = np.unique(had[-_LATEST:])
         if not len(had) or not len(items):
             return [None] * len(items)
@@ -82,7 +82,7 @@ class Ranker:
         return bool(self.state.history.seen.has(np.array([user]), np.array([item]))[0])
 
     def has_learned(self, users: Rows, items: Rows, seconds: Floats) -> Mask:
-        """Whether each event, whose item may come back, is among the latest ones of its user in the model."""
+        """(P,) each → (P,) whether the model has learned these events; it looks at the latest ones of each user."""
         history = self.state.history
         length = min(_LATEST, int(history.n_events_of(users).max(initial=0)))
         latest = history.latest_positions(users, length)[0]

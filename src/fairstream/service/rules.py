@@ -66,11 +66,11 @@ _RULES = TypeAdapter(list[Rule])
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """The rules in force. None of them brings back what is withdrawn, filtered or excluded."""
+    """The rules in force. No rule brings back an item that is withdrawn, filtered or excluded."""
 
-    pins: tuple[Pin, ...] = ()
-    boosts: tuple[Boost, ...] = ()
-    limits: tuple[AtMost, ...] = ()
+    pins: Sequence[Pin] = ()
+    boosts: Sequence[Boost] = ()
+    limits: Sequence[AtMost] = ()
 
     @classmethod
     def of(cls, rules: Sequence[Rule], kinds: Mapping[str, Kind]) -> Self:
@@ -85,9 +85,9 @@ class Rules:
                 single = ", ".join(name for name, kind in kinds.items() if kind != "texts")
                 raise DataError(f"rule {number}: per must name a property of one value: {single or 'none is declared'}")
         return cls(
-            tuple(rule.pin for rule in rules if rule.pin is not None),
-            tuple(rule.boost for rule in rules if rule.boost is not None),
-            tuple(rule.at_most for rule in rules if rule.at_most is not None),
+            [rule.pin for rule in rules if rule.pin],
+            [rule.boost for rule in rules if rule.boost],
+            [rule.at_most for rule in rules if rule.at_most],
         )
 
     @property
@@ -96,11 +96,11 @@ class Rules:
 
     @property
     def largest_boost(self) -> float:
-        """How far ahead of its rank an item can get: by this factor at most."""
+        """The largest factor by which an item can rise."""
         return math.prod(max(1.0, boost.factor) for boost in self.boosts)
 
     def depth(self, k: int) -> int:
-        """Return how long a ranking must be at least for a list of k items."""
+        """Return the least length of a ranking for a list of k items."""
         return math.ceil(k * self.largest_boost)
 
 

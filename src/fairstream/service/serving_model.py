@@ -30,11 +30,11 @@ from fairstream.service.shop import Allowed, Shop
 
 _EVENTS_AT_ONCE = 1_000
 _LISTS_AT_ONCE = 64
-_SIMILAR_LISTS = 2_000  # that are cached for one set of allowed items
-_FEW = 1 / 16  # of the items: if fewer are allowed, only these are ranked, for this request alone
+_SIMILAR_LISTS = 2_000  # cached lists for one set of allowed items
+_FEW = 1 / 16  # of the items: if fewer are allowed, the model ranks only these, for this request alone
 _HALF = 0.5  # of the items: if fewer are available, cached lists rank only these
-_TENTH, _MIN_ITEMS = 0.1, 20  # of that many items at least: if fewer are available, something may be wrong
-_DEEPER = 4  # how many times longer a ranking becomes that was too short for a list
+_TENTH, _MIN_ITEMS = 0.1, 20  # of the items, if there are so many: if fewer are available, something may be wrong
+_DEEPER = 4  # the factor by which a ranking that was too short becomes longer
 
 
 class ServingModel:
@@ -89,7 +89,7 @@ class ServingModel:
         return self._explained(np.concatenate([known.items, recent.items]), answer)
 
     def recommend_session(self, items: Sequence[str], ask: Ask) -> Answer:
-        """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
+        """The same for an anonymous user who has had these items, in this order; unknown items are ignored."""
         rows = self._shop.rows_of(items)
         events = UserEvents(rows, np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_))
 
@@ -167,7 +167,7 @@ class ServingModel:
             self._ranker.clock = lambda: seconds
             self._lists.clear()
 
-    # ── what changes them ────────────────────────────────────────────────────────────────
+    # ── changes ──────────────────────────────────────────────────────────────────────────
 
     def add(self, events: pa.Table) -> None:
         """Add events (user_id, item_id, time and, optionally, returns); known ones change nothing.
@@ -228,7 +228,7 @@ class ServingModel:
             self._shop = shop
 
     def shortage(self) -> str | None:
-        """A sentence, if most items are withdrawn: by mistake, or lists will be shorter than they should be."""
+        """Return a sentence if most items are withdrawn: somebody made a mistake, or lists will be too short."""
         n, n_items = self._shop.available.n, len(self._shop.rows)
         if n_items < _MIN_ITEMS or n >= _TENTH * n_items:
             return None
@@ -304,7 +304,7 @@ class ServingModel:
         return answer._replace(because=[None if row is None else self._name(row) for row in because])
 
     def _compute_and_cache(self, user_ids: list[str], n: int) -> list[RankedList]:
-        """The n best for each user; a list is cached unless an event of its user arrives meanwhile."""
+        """Rank the n best items for each user; cache the ranking unless an event of the user arrives meanwhile."""
         with self._lock:
             keys, recent = [self._key(user) for user in user_ids], self._recent.of(user_ids)
             among, making = self._ranked.among, self._lists.begin(keys)

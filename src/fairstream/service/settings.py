@@ -119,13 +119,13 @@ learned as a choice; the item leaves the person's lists."""
 
 
 class ItemProperties(Configuration):
-    """What describes items."""
+    """The properties of items."""
 
     properties: dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Kind] = _PROPERTIES
-    """The type of each property: text, texts (several), number, boolean or time. Lists can be filtered by them."""
+    """The type of each property: text, texts (several), number, boolean or time. Filters and rules use them."""
     features: tuple[str, ...] = ("category", "categories", "brand", "price", "title")
-    """Properties that blend, sasrec and gru learn from, so that they recommend a new item before its first event. Of \
-an item the first 32 words count; numbers count as classes. Leave out what changes often, such as stock."""
+    """Properties that blend, sasrec and gru learn from, so that they recommend a new item before its first event. The \
+first 32 words of an item count; numbers count as classes. Leave out properties that change often, such as stock."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -138,27 +138,27 @@ an item the first 32 words count; numbers count as classes. Leave out what chang
 
 
 class Gate(Configuration):
-    """When a candidate may go into service."""
+    """When a candidate is promoted."""
 
     k: int = Field(20, ge=1)
     """Length of the lists that are judged, by NDCG@k."""
     held_out: float = Field(0.5, gt=0, le=1)
-    """Share of each period's users, drawn by lot, on whose latest events in it the candidate is judged; these events \
-are learned with the next period."""
+    """Share of each period's users whose latest events judge the candidate; it is drawn by lot, and the next period \
+learns these events."""
     max_fall: float = Field(0.1, ge=0, lt=1)
-    """How much performance may fall for all together, as a share of what it was."""
+    """How much performance may fall for everyone together, as a share of the earlier performance."""
     max_group_fall: float = Field(0.02, ge=0, lt=1)
     """How much it may fall for any group."""
     max_rise: float = Field(0.05, ge=0)
     """How much the largest gap between a group and the rest may rise, in units of the metric."""
     max_drift: float = Field(0.5, gt=0, le=1)
-    """How much worse the model in service may do on a period than on the last one that was learned from, for \
-everyone and for every group, as a share; beyond it the events themselves are taken to have changed."""
+    """How much worse the model in service may do on a period than on the last learned one, for everyone and for every \
+group, as a share; beyond it the events themselves count as changed."""
     drift_patience: int = Field(2, ge=1)
-    """Candidates rejected in a row after which the new level is accepted from one that is no worse than the model in \
-service; one that is surely better, and no worse than recent popularity, is accepted at once."""
+    """After so many rejected candidates in a row, the gate accepts the new level from a candidate that is no worse \
+than the model in service; it accepts one that is surely better, and no worse than recent popularity, at once."""
     max_user_share: float = Field(0.1, gt=0, le=1)
-    """The largest share of a period's events that may come from one user; what is beyond it is neither learned nor \
+    """The largest share of a period's events that may come from one user; further events are neither learned nor \
 tested."""
     min_group_size: int = Field(20, ge=1)
     """Groups with fewer tested users are neither judged nor reported, anywhere."""
@@ -175,57 +175,57 @@ in one person's group. "off": exact numbers, for made-up people or where sizes a
 
 
 class Alerts(Configuration):
-    """Who hears of updates and experiments."""
+    """Messages about updates and experiments."""
 
     webhook: str | None = Field(None, pattern="^https?://")
-    """Address (http or https) that a JSON object is posted to after a promotion, after every `after`-th update in a \
-row that promoted nothing, and at the end of an experiment."""
+    """Address (http or https) for JSON messages: after a promotion, after every `after`-th update in a row that \
+promoted nothing, and at the end of an experiment."""
     secret: str | None = Field(None, min_length=16)
-    """Key of the signature of what is posted, HMAC-SHA256 in the header X-Fairstream-Signature; without it none."""
+    """Key of the messages' signature, HMAC-SHA256 in the header X-Fairstream-Signature; by default none."""
     after: int = Field(2, ge=1)
     """How many updates in a row must promote nothing (rejected, failed or skipped) for an alert."""
 
 
 class Limits(Configuration):
-    """What the service allows."""
+    """Limits of the service."""
 
     max_body_bytes: int = Field(64 << 20, ge=1024)
     """Largest body of a request."""
     max_k: int = Field(100, ge=1)
-    """Longest list that may be asked for."""
+    """Longest list of a request."""
     max_users: int = Field(1000, ge=1)
     """Most users in one batch of recommendations."""
     cached_lists: int = Field(100_000, ge=1)
-    """Lists that each process keeps, about 2 KB each; a list that is not kept takes a few milliseconds."""
+    """Lists that each process caches, about 2 KB each; any other list takes a few milliseconds."""
     requests_per_second: float = Field(20_000, gt=0)
-    """What one key may ask of each process, on average; short bursts may be twice that. A process answers about 8,000 \
-lists a second on one core, so that the default stops only a client that has gone wrong."""
+    """Requests of one key to each process, on average; short bursts may be twice that. A process answers about 8,000 \
+lists a second on one core, so the default stops only a client in an endless loop."""
     max_open_events: int = Field(5_000_000, ge=1000)
-    """Events that may wait for the next update; beyond them ingest is refused until one has run."""
+    """Events that may wait for the next update; the service refuses further ones until an update has run."""
     max_key_share: float = Field(0.5, gt=0, le=1)
-    """The share of them that may come from one ingest key, if there are several."""
+    """Share of these events that may come from one ingest key, if there are several keys."""
     max_connections: int = Field(1000, ge=10)
-    """Connections that each process holds open; requests on further ones are answered with 503."""
+    """Open connections of each process; it answers requests on further ones with 503."""
     max_future_seconds: int = Field(300, ge=0)
     """How far ahead of the clock an event may be dated: clocks differ a little, time zones by hours."""
 
 
 class Impressions(Configuration):
-    """What was shown to people, and what came of it."""
+    """Lists that people saw, and their results."""
 
     window_hours: float = Field(24, gt=0, le=24 * 365)
-    """An event counts as a result of a list that showed its item to its user at most this long before."""
+    """An event counts as the result of a list that showed its item to its user at most this long before."""
     avoid_after: int | None = Field(None, ge=1)
-    """Leave an item out of a user's lists after it was shown this often in vain; without it never."""
+    """Leave an item out of a user's lists after it was shown this often without an event; by default never."""
     avoid_days: float = Field(7, gt=0, le=365)
     """How long the item is left out, counted from the last time that it was shown."""
 
 
 class Retention(Configuration):
-    """What is deleted when it is old."""
+    """Deletion of old data."""
 
     events_days: int | None = Field(None, ge=1)
-    """Days after which events that no kept model needs are deleted, and new models know them no more; else all stay."""
+    """Days after which events that no kept model needs are deleted, also for new models; by default never."""
     impressions_days: int = Field(90, ge=1)
     """Days after which lists that were shown are deleted; the hourly counts stay."""
 
@@ -236,15 +236,15 @@ class LiveConfig(Configuration):
     group: str = Field("group", min_length=1)
     """Name of the attribute whose groups are compared."""
     groups: list[str] | None = Field(None, min_length=2)
-    """The values of that attribute, as they are spelled; others are refused. Without it whatever comes is a group."""
+    """The values of that attribute, as they are spelled; others are refused. By default every value is a group."""
     advantaged: str | None = None
-    """The group that is better served; without it the larger of two, and of more none. Fairness losses and group \
-weights need it, a target does not."""
+    """The best-served group; by default the larger of two, and none of more. Fairness losses and group weights need \
+it, a target does not."""
     every: str | None = None
-    """When the service updates by itself: "1d", "1d at 03:00" (UTC), "6h", "30m", "90s" or "10000 events"; without it \
-only when asked."""
+    """When the service updates by itself: "1d", "1d at 03:00" (UTC), "6h", "30m", "90s" or "10000 events"; by default \
+only on request."""
     keep_models: int = Field(10, ge=2)
-    """Models that stay on disk for a rollback."""
+    """Models to keep on disk for a rollback."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
     """The options of the table `[learning]`; `learning`, which needs PyTorch, checks them."""
     events: EventKinds = EventKinds()

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class _InService(NamedTuple):
-    """The model in service; `since` also changes when forgetting rewrites the model."""
+    """The model in service; forgetting, which rewrites the model, changes `since` as well."""
 
     model: str
     folder: str
@@ -76,9 +76,7 @@ class Follower:
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
         self._retry_at = self._refresh_at = 0.0
-        self._experiment: tuple[Experiment, Any] | None = None  # the running one, and the row of its model B
-        self._experiment_of: tuple[int | None, _InService | None] | None = None  # the versions when it was read
-        self._second: tuple[str, int] | None = None  # the experiment and the version of the model in arm B
+        self._second: tuple[str, int] | None = None  # the experiment whose model B was loaded, and `since` then
         self._second_problem: str | None = None
         self._retry_second_at = 0.0
 
@@ -113,7 +111,7 @@ class Follower:
             self._refresh_popularity()
 
     def _read_snapshot(self) -> _Snapshot:
-        """Read what says whether anything has changed; no table of it grows but one, of which the end is read."""
+        """Read the model in service, the counters of all changes and the last event: no table that grows is scanned."""
         service, changes = schema.service.c, schema.changes.c
         in_service = _MODELS.add_columns(service.since).join(schema.service, service.model == schema.models.c.id)
         with self._workspace.engine.connect() as connection:
@@ -205,33 +203,30 @@ class Follower:
 
     def _follow_experiment(self, snapshot: _Snapshot) -> None:
         """Load arm B of the running experiment, or drop that of one that has ended."""
-        versions = snapshot.versions.get("experiment"), snapshot.in_service
-        if versions != self._experiment_of:
-            self._experiment, self._experiment_of, self._retry_second_at = self._read_experiment(), versions, 0.0
-        serving = self._serving
-        if self._experiment is None or self._experiment[0].a != serving.status().model or snapshot.in_service is None:
+        serving, at = self._serving, snapshot.in_service
+        running, b = self._read_experiment() if "experiment" in snapshot.versions else (None, None)
+        if running is None or b is None or at is None or running.a != serving.status().model:
             serving.experiment = self._second_problem = None
             return
-        running, b = self._experiment
-        arms, second = running.arms(self._workspace.secret), (running.id, snapshot.in_service.since)
+        arms, second = running.arms(self._workspace.secret), (running.id, at.since)
         if serving.experiment is not None and self._second == second:
             serving.experiment = arms, serving.experiment[1]
-        elif time.monotonic() >= self._retry_second_at:
+        elif self._second != second or time.monotonic() >= self._retry_second_at:
+            self._second = second
             try:
                 serving.use_second(arms, self._read_second(running, b, snapshot))
-                self._second, self._second_problem = second, None
+                self._second_problem = None
             except _FAILURES as error:  # everybody gets A
                 serving.experiment, self._retry_second_at = None, time.monotonic() + _RETRY_SECONDS
                 self._second_problem = _failed(f"model {b.id} of the experiment", error)
 
-    def _read_experiment(self) -> tuple[Experiment, Any] | None:
-        """Return the running experiment and the row of its model B, if there are both."""
+    def _read_experiment(self) -> tuple[Experiment | None, Any]:
+        """Return the running experiment and the row of its model B."""
         with self._workspace.engine.connect() as connection:
             running = latest(connection)
             if running is None or running.ended is not None:
-                return None
-            b = connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
-        return None if b is None else (running, b)
+                return None, None
+            return running, connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
 
     def _read_second(self, running: Experiment, b: Any, snapshot: _Snapshot) -> ServingModel:
         rules, kinds = running.options.rules, self._workspace.config.items.properties
@@ -316,7 +311,7 @@ def _failed(model: str, error: Exception) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """Describe an error for any reader: without addresses of databases, paths of folders or statements."""
+    """Describe an error for any reader: without addresses of databases, paths or statements."""
     if isinstance(error, WorkspaceError | SQLAlchemyError):
         return "the database cannot be reached; lists are made from what is in memory"
     if isinstance(error, CheckpointError):
