@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from random import Random
 from typing import Any
@@ -98,13 +97,6 @@ def scratched(rng: Random, content: bytes) -> bytes:
         else:
             return bytes(made[:at])
     return bytes(made)
-
-
-def ipc(table: pa.Table, compression: str | None = None) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
 
 
 def good_table(rng: Random, n: int) -> pa.Table:

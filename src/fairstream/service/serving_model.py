@@ -86,7 +86,7 @@ class ServingModel:
         if not ask.explain:
             return answer
         [known], [recent] = self._ranker.known(np.array([self._row(user_id)])), self._recent_of([user_id])
-        return self._explained(np.concatenate([known.items, recent.items]), answer)
+        return self._explained((known + recent).items, answer)
 
     def recommend_session(self, items: Sequence[str], ask: Ask) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown items are ignored."""
