@@ -29,7 +29,7 @@ from fairstream.service.settings import FILE, ItemProperties
 _items = schema.items
 _MAX_TEXT, _MAX_TEXTS = 20_000, 1_000
 _ROWS_AT_ONCE = 2_000  # more would hold up requests for lists, while JSON is read and written
-_PAGES_AT_ONCE = 50  # each change of the catalogue copies its columns
+_ROWS_OF_A_CHANGE = 100_000  # each change of the catalogue copies its columns
 _BAD = re.compile("[\0\ud800-\udfff]")  # no database stores these
 _STORE = """
     INSERT INTO items (item_id, available, properties, changed, version)
@@ -239,20 +239,18 @@ def features_table(engine: Engine, config: ItemProperties) -> pa.Table | None:
 
     A number becomes one of four classes for each power of ten, which later prices do not change.
     """
-    names = [name for name in config.features if config.properties.get(name, "time") != "time"]
-    ids, columns = list[str](), {name: list[Any]() for name in names}
-    for rows, properties in _pages(engine, (0, "")):
-        for row, of_item in zip(rows, properties, strict=True):
-            values = [_feature(of_item.get(name), config.properties[name]) for name in names]
-            if any(value is not None for value in values):
-                ids.append(row.item_id)
-                for name, value in zip(names, values, strict=True):
-                    columns[name].append(value)
-    if not ids:
-        return None
+    kinds = {name: kind for name in config.features if (kind := config.properties.get(name, "time")) != "time"}
     types: dict[Kind, Any] = {"texts": pa.list_(pa.string()), "number": pa.int64(), "boolean": pa.bool_()}
-    arrays = {name: pa.array(columns[name], types.get(config.properties[name], pa.string())) for name in names}
-    return pa.table({"item_id": ids, **arrays})
+    features = pa.schema(
+        [("item_id", pa.string()), *((name, types.get(kind, pa.string())) for name, kind in kinds.items())]
+    )
+    columns: dict[str, list[Any]] = {name: [] for name in features.names}
+    for row, properties in _rows_after(engine, (0, "")):
+        values = {name: _feature(properties.get(name), kind) for name, kind in kinds.items()}
+        if any(value is not None for value in values.values()):
+            for name, value in {"item_id": row.item_id, **values}.items():
+                columns[name].append(value)
+    return pa.table(columns, features) if columns["item_id"] else None
 
 
 def _feature(value: Any, kind: Kind) -> Any:
@@ -265,15 +263,15 @@ def _feature(value: Any, kind: Kind) -> Any:
     return 0 if value <= 0 else 1_000 + round(4 * math.log10(value))
 
 
-def _pages(engine: Engine, last: tuple[int, str]) -> Iterator[tuple[list[Any], list[dict[str, Any]]]]:
-    """Yield the rows that were written after one, by version and id, with their properties."""
+def _rows_after(engine: Engine, last: tuple[int, str]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the rows after a version and id, in this order, with their properties."""
     while True:
         page = select(_items).where(tuple_(_items.c.version, _items.c.item_id) > last)
         with reading(engine) as connection:
             rows = list(connection.execute(page.order_by(_items.c.version, _items.c.item_id).limit(_ROWS_AT_ONCE)))
         if not rows:
             return
-        yield rows, json.loads(f"[{','.join(row.properties for row in rows)}]")
+        yield from zip(rows, json.loads(f"[{','.join(row.properties for row in rows)}]"), strict=True)
         last = (rows[-1].version, rows[-1].item_id)
 
 
@@ -288,13 +286,9 @@ class CatalogueReader:
     def catch_up(self) -> Catalogue:
         """Read all committed changes and return the catalogue; any thread may call it."""
         with self._lock:
-            pages = _pages(self._engine, self._last)
-            while part := [*islice(pages, _PAGES_AT_ONCE)]:
-                changed = {
-                    row.item_id: (row.available, of_row)
-                    for rows, properties in part
-                    for row, of_row in zip(rows, properties, strict=True)
-                }
+            rows = _rows_after(self._engine, self._last)
+            while part := [*islice(rows, _ROWS_OF_A_CHANGE)]:
+                changed = {row.item_id: (row.available, properties) for row, properties in part}
                 self.catalogue = self.catalogue.updated([*changed], *map(list, zip(*changed.values(), strict=True)))
-                self._last = (part[-1][0][-1].version, part[-1][0][-1].item_id)
+                self._last = (part[-1][0].version, part[-1][0].item_id)
             return self.catalogue

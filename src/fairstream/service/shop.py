@@ -12,7 +12,7 @@ import numpy as np
 from fairstream.data import Rows, Vocabulary
 from fairstream.data.catalogue import Catalogue
 from fairstream.data.filters import MISSING, Mask
-from fairstream.service.lists import Ask
+from fairstream.service.lists import Answer, Ask
 from fairstream.service.rules import NO_RULES, Rules
 
 _CACHED_MASKS = 64  # of filters, at a byte for each item
@@ -25,7 +25,7 @@ class Allowed:
     mask: Mask  # (n_items,)
     n: int
     left_out: Rows = field(default_factory=lambda: np.empty(0, np.int64))
-    similar: dict[tuple[str, int], Any] = field(default_factory=dict)  # lists of similar items among them
+    similar: dict[tuple[str, int], Answer] = field(default_factory=dict)  # cached lists of similar items among them
 
     @classmethod
     def of(cls, mask: Mask) -> Self:

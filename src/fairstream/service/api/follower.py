@@ -76,7 +76,7 @@ class Follower:
         self._requested: set[tuple[str, int]] = set()  # digest and time of the requests to forget that were applied
         self._taken_up: _InService | None = None  # the model in service when the serving model was chosen
         self._retry_at = self._refresh_at = 0.0
-        self._second: tuple[str, int] | None = None  # the experiment whose model B was loaded, and `since` then
+        self._second: tuple[str, str, int] | None = None  # the experiment, folder and `since` when B was loaded
         self._second_problem: str | None = None
         self._retry_second_at = 0.0
 
@@ -208,7 +208,7 @@ class Follower:
         if running is None or b is None or at is None or running.a != serving.status().model:
             serving.experiment = self._second_problem = None
             return
-        arms, second = running.arms(self._workspace.secret), (running.id, at.since)
+        arms, second = running.arms(self._workspace.secret), (running.id, b.folder, at.since)
         if serving.experiment is not None and self._second == second:
             serving.experiment = arms, serving.experiment[1]
         elif self._second != second or time.monotonic() >= self._retry_second_at:
