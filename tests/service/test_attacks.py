@@ -77,7 +77,7 @@ def test_events_that_only_the_model_in_service_foresees_do_not_decide_alone(
         take_in(workspace, events)
         assert updates.run(workspace).state == "promoted"
     current = load(workspace.models.path(in_service(workspace.engine).model))
-    lists = current.recommend(pc.unique(PERIODS[0]["user_id"]).slice(0, 160), Ask(k=20))
+    lists = current.recommend(pc.unique(PERIODS[0]["user_id"]).slice(0, 160), k=20)
     chosen = lists.filter(pc.greater_equal(lists["rank"], 18))
     done = updated(workspace, later(chosen["user_id"].to_pylist(), chosen["item_id"].to_pylist()))
     assert done.state == "promoted", done

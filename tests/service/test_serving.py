@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -210,6 +211,19 @@ def test_a_cached_list_ends_with_a_pause_of_the_blend(pause: int) -> None:
     assert serving.cached_json("u1", Ask(5)) is not None
     clock[0] = change
     assert serving.cached_json("u1", Ask(5)) is None
+
+
+def test_one_long_history_takes_no_memory_for_the_others_of_a_batch() -> None:
+    n = 100_000
+    events = [*(("bot", f"i{at}") for at in range(n)), *((f"u{at}", f"i{at}") for at in range(63))]
+    ranker = ranking.Ranker(popularity_of(table(events)), None)
+    ranker.reads_events = True
+    tracemalloc.start()
+    known = ranker.known(np.arange(64))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [len(each.items) for each in known] == [n, *[1] * 63]
+    assert peak < 64 * n * 8  # one column of all users, padded to the longest
 
 
 def test_one_moment_can_stand_for_the_present() -> None:

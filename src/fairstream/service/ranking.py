@@ -25,6 +25,7 @@ MIN_SHARED = 5
 """People whom two items must have in common: what is similar to an item of one person would show the others."""
 _MAX_USERS = 5_000  # of an item whose users are compared; more cost time and change little
 _LATEST = 200  # events of a history that may explain a recommendation, or be stored again
+_MAX_PADDED = 500_000  # events of several users that are read together: one may have a million
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 
 
@@ -97,7 +98,10 @@ class Ranker:
             parts = np.split(items, bounds[1:-1])
             return [UserEvents(part, np.full(len(part), np.nan), np.zeros(len(part), np.bool_)) for part in parts]
         counts = history.n_events_of(rows)
-        places = history.latest_positions(rows, int(counts.max()))[0]
+        if len(rows) > 1 and len(rows) * int(counts.max()) > _MAX_PADDED:
+            half = len(rows) // 2
+            return [*self.known(rows[:half]), *self.known(rows[half:])]
+        places = history.latest_positions(rows, int(counts.max()))[0]  # (B, L), padded to the longest history
         latest = history.items_of_events(places)
         minutes = history.minutes_of_events(places) if self.state.model.reads_times else np.full_like(places, -1)
         seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)

@@ -64,6 +64,7 @@ class RecentEvents:
                     columns.seconds.append(seconds[at])
                     columns.returns.append(returns[at])
                     added.append(at)
+                    known.add((items[at], seconds[at]))
                     if not returns[at]:
                         final.add(items[at])
         self._n += len(added)
