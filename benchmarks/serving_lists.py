@@ -49,7 +49,7 @@ def main() -> None:
     print(f"{options.items} items, ms a list: {'median':>8} {'p99':>8} {'median of CPU time':>20}")
     for name in options.models:
         model = serving_model(name, options.users, options.items, options.events_per_user)
-        model.make_lists(model.some_users(20), 20)
+        model.make_lists(list(model.users())[:20], 20)
         random, milliseconds, of_cpu = np.random.default_rng(1), list[float](), list[float]()
         for _ in range(options.lists):
             user, item = f"u{random.integers(options.users)}", f"i{random.integers(options.items)}"

@@ -156,9 +156,6 @@ class ServingModel:
         with self._lock:
             return self._lists.users()
 
-    def some_users(self, n: int) -> list[str]:
-        return list(self._state.user_ids.ids[:n].to_pylist())
-
     def request_at(self, at: Any) -> None:
         """Set the time of all later requests; raise a ConfigurationError if no list can be requested then."""
         with self._lock:

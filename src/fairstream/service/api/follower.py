@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -257,7 +258,7 @@ class Follower:
         self._catch_up([model], max(after, snapshot.last_seq - MAX_EVENTS), snapshot.last_seq)
         # Nothing is compiled or paged in while somebody waits, and the latest visitors find their lists.
         before = serving.current.cached_users() if serving.status().ready else []
-        model.make_lists(before[:_WARM_USERS] or model.some_users(_WARM_USERS), 20)
+        model.make_lists(before[:_WARM_USERS] or islice(model.users(), _WARM_USERS), 20)
         # Meanwhile events came in.
         self._catch_up([*serving.models(), model], snapshot.last_seq, self._store.last_seq())
 
