@@ -16,6 +16,7 @@ import torch
 from fairstream.data import UNKNOWN, Groups, History, Vocabulary
 from fairstream.models import resolve_model
 from fairstream.recommender import State
+from fairstream.service.lists import Ask
 from fairstream.service.serving_model import ServingModel
 
 
@@ -55,7 +56,7 @@ def main() -> None:
             user, item = f"u{random.integers(options.users)}", f"i{random.integers(options.items)}"
             model.add(pa.table({"user_id": [user], "item_id": [item], "time": [0]}))
             begin, begin_cpu = time.perf_counter(), time.thread_time()
-            model.json(user, 20)
+            model.json(user, Ask(20))
             milliseconds.append(1000 * (time.perf_counter() - begin))
             of_cpu.append(1000 * (time.thread_time() - begin_cpu))
         p99 = quantiles(milliseconds, n=100)[98]

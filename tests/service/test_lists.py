@@ -19,6 +19,7 @@ from fairstream.data.catalogue import Catalogue
 from fairstream.data.filters import FilterError, Kind
 from fairstream.errors import DataError
 from fairstream.service import ranking, serving_model
+from fairstream.service.arms import Arms
 from fairstream.service.lists import Ask, with_user, written
 from fairstream.service.rules import Rules, rules_from_json
 from fairstream.service.serving import Serving
@@ -310,3 +311,12 @@ def test_a_pinned_item_that_the_model_does_not_know_has_no_reason() -> None:
     assert (answer.items[0], answer.because[0], len(answer.because)) == ("new", None, 3)
     session = json.loads(with_user(None, written(current.recommend_session(["i1"], Ask(3, explain=True)))))
     assert [len(session["items"]), session["items"][0]] == [3, {"item_id": "new", "score": None, "because": None}]
+
+
+def test_a_model_answers_with_the_catalogue_of_that_moment() -> None:
+    answering, second = new_serving("mf"), ServingModel(fitted("mf").state, "m2")
+    best = second.recommend("u1", Ask(1)).items
+    answering.prepare(second)
+    answering.set_shop(a_shop().updated(best, [False], [{}]))  # while events are read and lists are made
+    answering.use_second(Arms("x1", "split", "m", "m2", 1.0, b"s"), second)
+    assert best[0] not in second.recommend("u1", Ask(N_ITEMS)).items
