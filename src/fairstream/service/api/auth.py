@@ -1,13 +1,10 @@
-"""API keys in `Authorization: Bearer fs_…`: who sends a request, its scope, and how often it may ask."""
+"""API keys in `Authorization: Bearer fs_…`: their scopes and rate limits."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
@@ -16,7 +13,8 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from sqlalchemy import Engine, select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairstream.service.api.errors import ApiError, error_from
+from fairstream.service.api.batching import Batcher
+from fairstream.service.api.errors import ApiError
 from fairstream.service.api.limits import Bucket
 from fairstream.service.schema import keys
 
@@ -24,17 +22,16 @@ READ_SCOPES, HISTORY_SCOPES = ("read", "history", "admin"), ("history", "admin")
 _MAY: dict[str, tuple[str, ...]] = {"read": READ_SCOPES}
 KEY = "fairstream.key"  # the place of a request's key in its ASGI scope
 POLL_SECONDS = 1.0  # how long a revoked key may still be used while the database can be reached
-_STALE_SECONDS = 0.2  # the age of the keys from which on the database is asked for an unknown one
 _WRONG_KEYS, _WRONG_KEYS_PER_SECOND, _MAX_PEERS = 10, 1.0, 10_000
 _WRONG_KEYS_OF_ALL, _WRONG_KEYS_OF_ALL_PER_SECOND = 100, 20.0
 _FORMAT = re.compile(rb"Bearer +(fs_[A-Za-z0-9_-]{43}) *", re.IGNORECASE)
-_MISSING = "Missing API key: send `Authorization: Bearer fs_…`; `fairstream keys add` makes one."
-_UNKNOWN = "Unknown or revoked API key; `fairstream keys add` makes another."
+_MISSING = "Missing API key: send `Authorization: Bearer fs_…`; `fairstream keys add` creates one."
+_UNKNOWN = "Unknown or revoked API key; `fairstream keys add` creates another."
 _log = logging.getLogger("fairstream.api")
 
 
 class CachedKey(NamedTuple):
-    """A valid key, as the database had it last."""
+    """A valid key, as last read from the database."""
 
     name: str
     scope: str
@@ -45,17 +42,16 @@ class KeyCache:
     """All valid keys, in memory.
 
     They are read every second, so that revocations apply soon; without the database the last ones stay
-    valid. Requests with unknown keys share one read of the database.
+    valid. Requests with unknown keys that wait together share one read of the database.
     """
 
-    def __init__(self, engine: Engine, requests_per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine, self._rate, self._clock = engine, requests_per_second, clock
-        # By digest, as in the database: how long a look takes says nothing about what a key begins with.
-        self._keys: dict[bytes, CachedKey] = {}
-        self._read = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
+    def __init__(self, engine: Engine, requests_per_second: float) -> None:
+        self._engine, self._rate = engine, requests_per_second
+        # By digest, as in the database: the duration of a search does not depend on how a key begins.
+        self._keys: dict[str, CachedKey] = {}
+        self._reads = Batcher[None, None](self._read_for, threads=None)
         self._bucket_of = lru_cache(_MAX_PEERS)(lambda _peer: Bucket(_WRONG_KEYS_PER_SECOND, _WRONG_KEYS))
-        # A proxy names the address; whoever reaches the service beside it could name another one each time.
+        # A proxy names the address; a client that reaches the service past the proxy could name another each time.
         self._bucket_of_all = Bucket(_WRONG_KEYS_OF_ALL_PER_SECOND, _WRONG_KEYS_OF_ALL)
 
     def read(self) -> None:
@@ -63,11 +59,15 @@ class KeyCache:
         query = select(keys.c.digest, keys.c.name, keys.c.scope).where(keys.c.revoked.is_(None))
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        known, valid = self._keys, dict[bytes, CachedKey]()
-        for digest, name, scope in rows:
-            before = known.get(key := bytes.fromhex(digest))
-            valid[key] = CachedKey(name, scope, Bucket(self._rate) if before is None else before.bucket)
-        self._keys, self._read = valid, self._clock()
+        known, rate = self._keys, self._rate
+        self._keys = {
+            digest: CachedKey(name, scope, known[digest].bucket if digest in known else Bucket(rate))
+            for digest, name, scope in rows
+        }
+
+    def _read_for(self, requests: list[None]) -> list[None]:
+        self.read()
+        return requests
 
     async def authenticate(self, scope: Scope) -> CachedKey:
         """Return the key of a request; raise 401 without a known one, 429 if it is used too often."""
@@ -79,32 +79,26 @@ class KeyCache:
         return key
 
     def seconds_to_wait(self, peer: str) -> int:
-        """Return 0 if an address may try a key that is not known, else how long it has to wait."""
+        """Return 0 if an address may try an unknown key, else the seconds that it has to wait."""
         return self._bucket_of(peer).take() or self._bucket_of_all.take()
 
-    async def _find(self, digest: bytes, scope: Scope) -> CachedKey:
-        """Look up a key that may be new in the database; an address that sends many wrong ones has to wait."""
+    async def _find(self, digest: str, scope: Scope) -> CachedKey:
+        """Find a key that may be new; an address that sends many wrong ones has to wait."""
         peer = (scope.get("client") or ("unknown",))[0]
         if (wait := self.seconds_to_wait(peer)) > 0:
             sentence = f"Too many requests with unknown API keys from this address; try again in {wait} s."
             raise ApiError("too_many_requests", sentence, retry_after=wait)
-        if self._clock() - self._read > _STALE_SECONDS:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(asyncio.to_thread(self.read))
-            try:
-                await asyncio.shield(self._reading)
-            except Exception as error:  # the database is away: nobody can say whether the key is valid
-                raise error_from(error) from None
+        await self._reads.ask(None)
         if (key := self._keys.get(digest)) is None:
             _log.warning("unknown API key", extra={"peer": peer})
             raise _unauthorized("unknown_key", _UNKNOWN)
         return key
 
 
-def _digest(scope: Scope) -> bytes:
+def _digest(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"authorization" and (match := _FORMAT.fullmatch(value)) is not None:
-            return hashlib.sha256(match[1]).digest()
+            return hashlib.sha256(match[1]).hexdigest()
     raise _unauthorized("missing_key", _MISSING)
 
 
@@ -113,7 +107,7 @@ def _unauthorized(code: str, sentence: str) -> ApiError:
 
 
 class Authentication:
-    """Middleware: every request to the API has a known key before anything of its body is read."""
+    """Middleware: check the key of every request to the API before reading its body."""
 
     def __init__(self, app: ASGIApp, keys: KeyCache, public: frozenset[str]) -> None:
         self._app, self._keys, self._public = app, keys, public
