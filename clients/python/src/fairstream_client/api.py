@@ -35,7 +35,7 @@ class AuditEntry(TypedDict):
 
 
 class AuditEntryPage(TypedDict):
-    """A part of a long list."""
+    """A page of a long list."""
 
     data: list[AuditEntry]
     """The entries of this page."""
@@ -195,7 +195,7 @@ class FullPeriod(TypedDict):
 
 
 class FullPeriodPage(TypedDict):
-    """A part of a long list."""
+    """A page of a long list."""
 
     data: list[FullPeriod]
     """The entries of this page."""
@@ -244,7 +244,7 @@ ItemChange = dict[str, Any]
 
 
 class ItemPage(TypedDict):
-    """A part of a long list."""
+    """A page of a long list."""
 
     data: list[Item]
     """The entries of this page."""
@@ -304,7 +304,7 @@ class ModelRow(TypedDict):
 
 
 class ModelRowPage(TypedDict):
-    """A part of a long list."""
+    """A page of a long list."""
 
     data: list[ModelRow]
     """The entries of this page."""
@@ -378,7 +378,6 @@ class Problem(TypedDict):
     detail: str
     """One sentence: what was expected, what was found, what to do."""
     code: Literal[
-        "bad_request",
         "missing_key",
         "unknown_key",
         "missing_scope",
@@ -404,7 +403,7 @@ class Problem(TypedDict):
     update_id: NotRequired[str | None]
     """With `update_running`: the update that has not ended."""
     position: NotRequired[int | None]
-    """With `invalid_filter`: the character of the filter that cannot be read, from 0."""
+    """With `invalid_filter`: the character of the filter that cannot be read, from 1."""
 
 
 class Question(TypedDict):
@@ -526,7 +525,7 @@ class Update(TypedDict):
 
 
 class UpdatePage(TypedDict):
-    """A part of a long list."""
+    """A page of a long list."""
 
     data: list[Update]
     """The entries of this page."""

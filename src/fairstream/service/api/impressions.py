@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, StrictFloat
 
 from fairstream.service.api.auth import Ingester, Reader
 from fairstream.service.api.errors import problems
-from fairstream.service.api.schemas import Id, Text
+from fairstream.service.api.schemas import PLAIN, Body, Id, Text
 from fairstream.service.api.service import RunningService
 from fairstream.service.database import now
 from fairstream.service.impressions import ImpressionsReceipt, Report
@@ -18,35 +18,29 @@ from fairstream.service.incoming import Rows, micros_of
 router = APIRouter(tags=["impressions"])
 
 
-class Impression(BaseModel):
+class Impression(Body):
     """A list that somebody saw."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     user_id: Id = Field(examples=["ann"])
     """Who saw it."""
     items: list[Id] = Field(min_length=1, max_length=1000, examples=[["boot-42", "sock-7"]])
     """The items that were shown, in their order."""
-    time: float | str | None = Field(None, examples=["2026-01-31T12:00:00Z"])
+    time: StrictFloat | str | None = Field(None, examples=["2026-01-31T12:00:00Z"])
     """When it was shown: seconds since 1970 or ISO 8601; now if it is missing."""
-    list_id: str | None = Field(None, max_length=8192, examples=["m00001-5f2a"])
+    list_id: str | None = Field(None, max_length=8192, pattern=PLAIN, examples=["m00001-5f2a"])
     """`list_id` of the response that held the list; a list that is sent again under its id is stored once."""
     placement: Text | None = Field(None, examples=["home"])
     """Where it was shown."""
 
 
-class Impressions(BaseModel):
+class Impressions(Body):
     """Lists that people saw."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     impressions: list[Impression] = Field(max_length=10_000)
     """The lists; all of them are stored or none."""
 
 
-@router.post(
-    "/v1/impressions", operation_id="ingest_impressions", responses=problems("body_too_large", "invalid", "disk_full")
-)
+@router.post("/v1/impressions", operation_id="ingest_impressions", responses=problems("body_too_large", "disk_full"))
 async def ingest_impressions(service: RunningService, _: Ingester, body: Impressions) -> ImpressionsReceipt:
     """Store lists that people saw; the answer comes when they are on disk."""
     moment, latest = now(), service.limits.max_future_seconds
@@ -62,7 +56,7 @@ async def ingest_impressions(service: RunningService, _: Ingester, body: Impress
     return await service.impressions.ask(lists)
 
 
-@router.get("/v1/impressions/report", operation_id="report_impressions", responses=problems("invalid"))
+@router.get("/v1/impressions/report", operation_id="report_impressions", responses=problems())
 def report(
     service: RunningService,
     _: Reader,

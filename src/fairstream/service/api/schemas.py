@@ -37,9 +37,8 @@ class Body(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
 
-Text = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_LENGTH, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", strict=True)
-]
+PLAIN = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no control characters; PostgreSQL stores no 0
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_LENGTH, pattern=PLAIN, strict=True)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Id = Annotated[Text, BeforeValidator(_digits, json_schema_input_type=Text | Whole)]
 """A string, or a whole number, which stands for its digits."""
@@ -57,7 +56,9 @@ Number = Annotated[str | None, Query(description="`cursor` of the page before.",
 
 
 class Page(Reply, Generic[T]):
-    """A part of a long list."""
+    """A page of a long list."""
+
+    model_config = ConfigDict(json_schema_extra={"description": "A page of a long list."})
 
     data: list[T]
     cursor: str | None
