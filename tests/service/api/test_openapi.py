@@ -13,6 +13,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from fairstream.service.api.app import ROUTES
 from fairstream.service.api.errors import CODES
 from fairstream.service.api.openapi import operations_of, schema_of
 from fairstream.service.keys import SCOPES
@@ -126,14 +127,14 @@ def test_the_page_shows_every_operation_and_needs_no_key_no_script_and_no_networ
 
 def test_the_schema_is_made_once(shared: Shared) -> None:
     _, client = shared
-    assert client.get("/v1/openapi.json").json() == json.loads(json.dumps(schema_of(client.app)))
+    assert client.get("/v1/openapi.json").json() == json.loads(json.dumps(schema_of(ROUTES)))
     seconds = []
     for _ in range(30):
         begin = time.perf_counter()
         client.get("/v1/openapi.json")
         seconds.append(time.perf_counter() - begin)
     begin = time.perf_counter()
-    schema_of(client.app)
+    schema_of(ROUTES)
     assert statistics.median(seconds) < (time.perf_counter() - begin) / 2
 
 

@@ -579,6 +579,9 @@ def test_too_large_and_too_long(new_service: Maker) -> None:
         answer = client.post("/v1/events", content=content, headers={**client.keys.ingest, **kind})
         assert answer.status_code == 413
         assert_one_sentence(answer)
+    for method, path in (("POST", "/v1/impressions"), ("PUT", "/v1/rules"), ("PUT", "/v1/experiment")):
+        answer = client.request(method, path, content=b"x" * 2001, headers={**client.keys.admin, **kind})
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large"), path
     for k in ("31", "0", "-1", "x", "", "9" * 5000):
         answer = client.get("/v1/users/u1/recommendations", params={"k": k}, headers=client.keys.read)
         assert answer.status_code == 422, k
@@ -639,3 +642,5 @@ def test_unknown_addresses_and_methods(shared: Shared) -> None:
         answer = client.request(method, path, headers=client.keys.admin)
         assert answer.status_code == status, path
         assert_one_sentence(answer)
+    answer = client.patch("/v1/experiment", headers=client.keys.admin)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, PUT")

@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from fairstream._version import __version__
 from fairstream.service.api import experiments, health, impressions, ingest, items, manage, openapi, recommendations
 from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import answer
@@ -23,7 +22,8 @@ from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
-ROUTERS = tuple(part.router for part in (recommendations, ingest, items, impressions, experiments, manage, health))
+_PARTS = (recommendations, ingest, items, impressions, experiments, manage, health)
+ROUTES = tuple(route for part in _PARTS for route in part.router.routes)
 _log = logging.getLogger("fairstream.api")
 
 
@@ -41,11 +41,9 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
         _log.info("service stopped")
 
     app = FastAPI(
-        title="fairstream",
-        version=__version__,
         lifespan=lifespan,
         openapi_url=None,  # `openapi` serves it, and a page without scripts
-        redirect_slashes=False,  # to wherever the Host header says, with whatever was sent
+        redirect_slashes=False,  # a redirect would trust the Host header
         exception_handlers={RequestValidationError: answer, HTTPException: answer},
         middleware=[
             Middleware(RequestLogging, metrics=service.metrics),
@@ -54,7 +52,5 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
         ],
     )
     app.state.service = service
-    for router in ROUTERS:
-        app.include_router(router)
-    app.router.routes.extend([*openapi.routes(app), *Dashboard(workspace, service).routes()])
+    app.router.routes.extend([*ROUTES, *openapi.routes(ROUTES), *Dashboard(workspace, service).routes()])
     return app

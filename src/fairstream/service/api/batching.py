@@ -199,7 +199,7 @@ class Writer(_Storing[_Sent, EventsReceipt]):
             else:
                 self._n_open += len(events)
                 self._of_keys[key] += len(events)
-            refusals.append(sentence and ApiError("too_many_open_events", sentence, retry_after=60))
+            refusals.append(ApiError("too_many_open_events", sentence, retry_after=60) if sentence else None)
         return refusals
 
     def _append_all(self, requests: list[_Sent]) -> list[EventsReceipt]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fastapi import HTTPException as FastAPIException
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,7 +31,6 @@ class Code(NamedTuple):
 
 
 CODES = {
-    "bad_request": Code(400, "The request is not readable HTTP."),
     "missing_key": Code(401, "The request has no API key."),
     "unknown_key": Code(401, "The API key is unknown or revoked."),
     "missing_scope": Code(403, "The API key lacks the scope."),
@@ -66,32 +66,34 @@ _CODE_OF: dict[type[Exception], str] = {
 """Errors whose sentence is the answer; the first type that fits counts."""
 _FIELDS = ("update_id", "position")
 """Attributes of an error that its answer has as fields."""
-_OF_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 422: "invalid"}
+_OF_STATUS = {404: "not_found", 405: "wrong_method"}
 _DISK_FULL = ("disk is full", "no space left", "disk full", "quota exceeded")
 _READ_ONLY = ("readonly database", "read-only")
 _LOCKED = ("database is locked", "lock timeout")
 
 
-class ApiError(Exception):
-    """A refused request: one of `CODES`, a sentence, and further fields of the answer."""
+class ApiError(FastAPIException):
+    """A refused request: one of `CODES`, a sentence, and further fields of the answer.
+
+    Of FastAPI's type, because FastAPI answers 400 to any other one that is raised while it reads a body.
+    """
 
     def __init__(
         self,
         code: str,
         detail: str,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         *,
         retry_after: int | None = None,
         **fields: Any,
     ) -> None:
-        super().__init__(detail)
-        self.code, self.status_code, self.detail, self.fields = code, CODES[code].status, detail, fields
-        self.headers = {**(headers or {}), **({} if retry_after is None else {"Retry-After": str(retry_after)})}
+        retry = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        super().__init__(CODES[code].status, detail, {**(headers or {}), **retry})
+        self.code, self.fields = code, fields
 
     def response(self) -> Response:
-        return JSONResponse(
-            {"detail": self.detail, "code": self.code, **self.fields}, self.status_code, self.headers or None
-        )
+        content = {"detail": self.detail, "code": self.code, **self.fields}
+        return JSONResponse(content, self.status_code, self.headers)
 
 
 def error_from(error: BaseException) -> ApiError:
@@ -100,8 +102,8 @@ def error_from(error: BaseException) -> ApiError:
         return error
     if isinstance(error, RequestValidationError):
         return _from_validation(error)
-    if isinstance(error, HTTPException):  # of FastAPI or Starlette
-        return ApiError(_OF_STATUS.get(error.status_code, "bad_request"), error.detail, dict(error.headers or {}))
+    if isinstance(error, HTTPException):  # of FastAPI, which answers a body that it cannot parse with 400, or Starlette
+        return ApiError(_OF_STATUS.get(error.status_code, "invalid"), error.detail, error.headers)
     if isinstance(error, (SQLAlchemyError, DatabaseUnavailableError, OSError)):
         return _from_storage(error)
     return _from_sentence(error)
@@ -110,32 +112,29 @@ def error_from(error: BaseException) -> ApiError:
 def _from_sentence(error: BaseException) -> ApiError:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is PyTorch's
         return ApiError("overloaded", "The service is out of memory.", retry_after=_RETRY_SECONDS)
-    fields = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
-    code = next((code for kind, code in _CODE_OF.items() if isinstance(error, kind)), "internal")
-    if code == "internal":
-        return ApiError(code, "Internal error; the log of the service has the details.")
-    if code == "invalid" and "position" in fields:
-        code = "invalid_filter"
-    return ApiError(code, str(error), retry_after=_RETRY_SECONDS if code == "not_ready" else None, **fields)
+    for kind, code in _CODE_OF.items():
+        if isinstance(error, kind):
+            fields = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
+            return ApiError(code, str(error), retry_after=_RETRY_SECONDS if code == "not_ready" else None, **fields)
+    return ApiError("internal", "Internal error; the log of the service has the details.")
 
 
 def _from_storage(error: Any) -> ApiError:
     cause = getattr(error, "strerror", None) or str(getattr(error, "orig", None) or error)
     if any(words in cause.lower() for words in _DISK_FULL):
-        return ApiError("disk_full", "The disk of the service is full; nothing of this request was stored.")
+        return ApiError("disk_full", CODES["disk_full"].meaning)
     if any(words in cause.lower() for words in _READ_ONLY):
         sentence = "The service cannot write: its file system or database is read-only."
         return ApiError("database_unavailable", sentence, retry_after=60)
     if isinstance(error, OSError):
         return ApiError("model_failed", f"The service cannot read or write a file: {cause}.")
     is_locked = any(words in cause.lower() for words in _LOCKED)
-    sentence = "The database is locked by another process" if is_locked else "The database cannot be used now"
-    retry = f"{sentence}; try again in {_RETRY_SECONDS} s."
-    return ApiError("database_unavailable", retry, retry_after=_RETRY_SECONDS)
+    sentence = "The database is locked by another process." if is_locked else "The database cannot be used now."
+    return ApiError("database_unavailable", sentence, retry_after=_RETRY_SECONDS)
 
 
 def _from_validation(error: RequestValidationError) -> ApiError:
-    """Say which part of a request is wrong, without repeating what a client wrote there."""
+    """Name the wrong part of a request, without repeating what a client wrote there."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError("invalid", f"the body: this is not JSON at character {first['loc'][-1]}")
@@ -185,10 +184,13 @@ class Problem(BaseModel):
     update_id: str | None = Field(None, examples=["u-5b7c9d21e0f43a68"])
     """With `update_running`: the update that has not ended."""
     position: int | None = Field(None, examples=[12])
-    """With `invalid_filter`: the character of the filter that cannot be read, from 0."""
+    """With `invalid_filter`: the character of the filter that cannot be read, from 1."""
 
 
-_EVERY = ("missing_key", "unknown_key", "missing_scope", "too_many_requests", "internal", "database_unavailable")
+_EVERY = (
+    *("missing_key", "unknown_key", "missing_scope", "invalid", "too_many_requests", "internal"),
+    "database_unavailable",
+)
 _RETRY_AFTER = {
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "examples": [_RETRY_SECONDS]}}
 }

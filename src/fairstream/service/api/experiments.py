@@ -23,7 +23,7 @@ def show(service: RunningService, _: Reader) -> Experiment:
 @router.put(
     "/v1/experiment",
     operation_id="start_experiment",
-    responses=problems("unknown_id", "conflict", "update_running", "invalid"),
+    responses=problems("unknown_id", "conflict", "update_running", "body_too_large"),
 )
 def start(service: RunningService, key: Admin, options: Options) -> Experiment:
     """Start an experiment: the model in service and another one side by side."""

@@ -26,7 +26,7 @@ from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
 _QUICK_BYTES = 1 << 14  # larger bodies are parsed in a thread, where they delay no other request
-BODY = ("body_too_large", "wrong_type", "invalid", "overloaded", "disk_full")
+BODY = ("body_too_large", "wrong_type", "overloaded", "disk_full")
 router = APIRouter(tags=["ingest"])
 
 

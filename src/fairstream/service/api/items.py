@@ -37,7 +37,7 @@ def _put_items(service: Service, body: bytes, *, is_list: bool) -> items.ItemsRe
     return receipt
 
 
-@router.get("/v1/items", operation_id="list_items", responses=problems("invalid"))
+@router.get("/v1/items", operation_id="list_items", responses=problems())
 def list_items(
     service: RunningService,
     _: Reader,
@@ -51,7 +51,7 @@ def list_items(
     )
 
 
-@router.get("/v1/items/{item_id:path}", operation_id="get_item", responses=problems("invalid", "unknown_id"))
+@router.get("/v1/items/{item_id:path}", operation_id="get_item", responses=problems("unknown_id"))
 def get_item(service: RunningService, _: Reader, item_id: Text) -> items.Item:
     """Show an item with its properties."""
     return items.item(service.workspace.engine, item_id)
@@ -67,7 +67,7 @@ def get_rules(service: RunningService, _: Reader) -> list[rules.Rule]:
     "/v1/rules",
     operation_id="put_rules",
     response_model_exclude_none=True,
-    responses=problems("invalid", "body_too_large"),
+    responses=problems("body_too_large"),
 )
 def put_rules(service: RunningService, key: Admin, wanted: list[rules.Rule]) -> list[rules.Rule]:
     """Replace all rules.

@@ -94,13 +94,13 @@ def show_update(service: RunningService, _: Reader, update_id: str) -> Update:
     return updates.get(service.workspace.engine, update_id)
 
 
-@router.get("/v1/updates", operation_id="list_updates", responses=problems("unknown_id", "invalid"))
+@router.get("/v1/updates", operation_id="list_updates", responses=problems("unknown_id"))
 def list_updates(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[Update]:
     """List updates, the newest first."""
     return Page[Update].of(updates.listed(service.workspace.engine, cursor, limit + 1), limit, "id")
 
 
-@router.get("/v1/periods", operation_id="list_periods", responses=problems("invalid"))
+@router.get("/v1/periods", operation_id="list_periods", responses=problems())
 def list_periods(
     service: RunningService,
     _: Reader,
@@ -120,7 +120,7 @@ def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> l
     return [FullPeriod(**vars(period), control=control.get(period.t)) for period in periods]
 
 
-@router.get("/v1/models", operation_id="list_models", responses=problems("unknown_id", "invalid"))
+@router.get("/v1/models", operation_id="list_models", responses=problems("unknown_id"))
 def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ModelRow]:
     """List models, the newest first."""
     models, serving = registry.models(service.workspace.engine, cursor, limit + 1), _serving(service)
@@ -157,7 +157,7 @@ def rollback(service: RunningService, key: Admin) -> ModelInService:
     return ModelInService(model=registry.rollback(service.workspace, by=key.name))
 
 
-@router.get("/v1/audit", operation_id="list_audit", responses=problems("invalid"))
+@router.get("/v1/audit", operation_id="list_audit", responses=problems())
 def list_audit(
     service: RunningService,
     _: Admin,
@@ -172,9 +172,7 @@ def list_audit(
     return Page[AuditEntry].of(page, limit, "seq")
 
 
-@router.delete(
-    "/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems("invalid", "disk_full")
-)
+@router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems("disk_full"))
 async def forget_user(service: RunningService, key: Admin, user_id: UserId, response: Response) -> ForgetRequest:
     """Forget a person: events and lists at once, the attribute and what models have learned soon after.
 
@@ -206,7 +204,7 @@ def show_forgetting(service: RunningService, _: Admin, id: str) -> Forgetting:  
     response_class=Response,
     responses={
         200: {"content": {"application/json": {"schema": {"type": "object"}, "example": {"user_id": "ann"}}}},
-        **problems("unknown_id", "invalid"),
+        **problems("unknown_id"),
     },
 )
 async def export_user(service: RunningService, _: Admin, user_id: UserId) -> Response:

@@ -29,7 +29,7 @@ Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS)]
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
 _PROCESS, _numbers = secrets.token_hex(4).encode(), count(1)
-_ERRORS = ("invalid", "invalid_filter", "not_ready", "model_failed")
+_ERRORS = ("invalid_filter", "not_ready", "model_failed")
 router = APIRouter(tags=["recommend"])
 
 
