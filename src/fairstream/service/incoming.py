@@ -71,11 +71,6 @@ def batch_from_json(objects: Any, limits: Limits, kinds: EventKinds = _KINDS) ->
     return _batch(ids, _times_from_values(columns["time"], rows), limits, kinds, rows)
 
 
-def batch_from_json_lines(content: bytes, limits: Limits, kinds: EventKinds = _KINDS) -> pa.Table:
-    """From one JSON object a line; empty lines are ignored."""
-    return batch_from_json(parse_json_lines(content, Rows()), limits, kinds)
-
-
 def people_from_json(objects: Any, *, value: str = "value", allowed: Collection[str] | None = None) -> pa.Table:
     """From a JSON list of objects with `user_id` and the field that `value` names."""
     rows, names = Rows("user"), ("user_id", value)

@@ -163,6 +163,15 @@ class FullModel(TypedDict):
     """Whether this model answers now."""
 
 
+class FullModelPage(TypedDict):
+    """A page of a long list."""
+
+    data: list[FullModel]
+    """The entries of this page."""
+    cursor: str | None
+    """The `cursor` of a page, to get the next one; null on the last page."""
+
+
 class FullPeriod(TypedDict):
     """A closed period, and the level that the target chose in its update."""
 
@@ -280,36 +289,6 @@ class ModelInService(TypedDict):
 
     model: str
     """Id of the model; null: there is none yet, and lists are by popularity."""
-
-
-class ModelRow(TypedDict):
-    """A model in a list; `GET /v1/models/ID` adds its checks and configuration."""
-
-    id: str
-    """Its name."""
-    t: int
-    """Number of the period, from 0."""
-    parent: str | None
-    """The model that it was fine-tuned from; null for the first one."""
-    state: str
-    """What the gate decided."""
-    in_service: bool
-    """Whether this model answers now."""
-    created: str
-    """When the candidate was made."""
-    training_seconds: float
-    """How long training took."""
-    reason: str | None
-    """Why it ended as it did, in a sentence."""
-
-
-class ModelRowPage(TypedDict):
-    """A page of a long list."""
-
-    data: list[ModelRow]
-    """The entries of this page."""
-    cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
 
 
 class Options(TypedDict):
@@ -642,7 +621,7 @@ class Client(Transport):
         return answer
 
     def ingest_events(self, body: list[Event] | Event | EventBatch) -> EventsAnswer:
-        """Store events, all of them or none; the answer comes when they are on disk.
+        """Store events, all of them or none; it answers when they are on disk.
 
         The key needs the scope ingest.
         """
@@ -660,8 +639,8 @@ class Client(Transport):
     def put_items(self, body: list[ItemChange]) -> ItemsReceipt:
         """Add, describe, withdraw and restore items, all of them or none.
 
-        Fields that are not given stay as they are, and null removes a property. Lists of this process reflect
-        the change when the answer comes; those of other processes do within a second.
+        Missing fields stay as they are, and null removes a property. Lists of this process reflect the change
+        when the request is answered, those of other processes within a second.
 
         The key needs the scope ingest.
         """
@@ -712,8 +691,8 @@ class Client(Transport):
     def put_rules(self, body: list[Rule]) -> list[Rule]:
         """Replace all rules.
 
-        They apply to every list after ranking: first boosts, then limits, then pins. No rule brings back what
-        is withdrawn, filtered or excluded, or what the person has had.
+        They apply to every list after ranking: first boosts, then limits, then pins. No rule brings back an
+        item that is withdrawn, filtered or excluded, or that the person has had.
 
         The key needs the scope admin.
         """
@@ -827,7 +806,7 @@ class Client(Transport):
         """Yield the entries of all pages of `list_periods`."""
         return self.iterate(lambda cursor: self.list_periods(cursor=cursor, limit=limit))
 
-    def list_models(self, *, cursor: str | None = None, limit: int | None = None) -> ModelRowPage:
+    def list_models(self, *, cursor: str | None = None, limit: int | None = None) -> FullModelPage:
         """List models, the newest first.
 
         The key needs the scope read.
@@ -839,10 +818,10 @@ class Client(Transport):
         limit
             The most entries on a page.
         """
-        answer: ModelRowPage = self.request("GET", "/v1/models", query={"cursor": cursor, "limit": limit})
+        answer: FullModelPage = self.request("GET", "/v1/models", query={"cursor": cursor, "limit": limit})
         return answer
 
-    def iterate_models(self, *, limit: int | None = None) -> Iterator[ModelRow]:
+    def iterate_models(self, *, limit: int | None = None) -> Iterator[FullModel]:
         """Yield the entries of all pages of `list_models`."""
         return self.iterate(lambda cursor: self.list_models(cursor=cursor, limit=limit))
 

@@ -108,7 +108,6 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "AuditEntry.kind": ("What was decided.", "promote"),
     "FullModel.state": ("What the gate decided.", "promoted"),
     "Forgetting.id": ("Id of the request.", "5b7c9d21e0f43a68"),
-    "ModelRow.state": ("What the gate decided.", "promoted"),
     "Update.id": ("Id of the update.", "u-5b7c9d21e0f43a68"),
     "Update.model": ("The candidate that it made; null if it made none.", "m00012"),
     "Update.state": ("How far it is, or how it ended.", "promoted"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 from fastapi import APIRouter, Request
@@ -13,35 +13,27 @@ from fairstream.service.api.auth import Ingester, UserWriter
 from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import JSON, JSON_LINES, Event, EventBatch, Reply, UserGroup, body_of
 from fairstream.service.api.service import RunningService
-from fairstream.service.incoming import (
-    Rows,
-    batch_from_json,
-    batch_from_json_lines,
-    parse_json,
-    parse_json_lines,
-    people_from_json,
-)
+from fairstream.service.incoming import Rows, batch_from_json, parse_json, parse_json_lines, people_from_json
 from fairstream.service.people import UsersReceipt
 from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
-_QUICK_BYTES = 1 << 14  # larger bodies are parsed in a thread, where they delay no other request
+_QUICK_BYTES = 1 << 14  # threads parse larger bodies, so that they delay no other request
 BODY = ("body_too_large", "wrong_type", "overloaded", "disk_full")
 router = APIRouter(tags=["ingest"])
 
 
-def _from_json(body: bytes, limits: Limits, kinds: EventKinds) -> pa.Table:
+def objects_in(body: bytes, kind: str, noun: str) -> Any:
+    """Return the content of a body: any JSON, or a list of the objects of JSON Lines."""
+    return parse_json(body, "the body") if kind == JSON else parse_json_lines(body, Rows(noun))
+
+
+def _events_in(body: bytes, kind: str, limits: Limits, kinds: EventKinds) -> pa.Table:
     """Parse one event, a list of events, or {"events": […]}."""
-    content = parse_json(body, "the body")
+    content = objects_in(body, kind, "event")
     if isinstance(content, dict):
         content = content["events"] if content.keys() == {"events"} else [content]
     return batch_from_json(content, limits, kinds)
-
-
-_PARSERS: dict[str, Callable[[bytes, Limits, EventKinds], pa.Table]] = {
-    JSON: _from_json,
-    JSON_LINES: batch_from_json_lines,
-}
 
 
 class EventsAnswer(Reply):
@@ -71,13 +63,11 @@ class UsersAnswer(Reply):
     responses=problems(*BODY, "too_many_open_events"),
 )
 async def ingest_events(request: Request, service: RunningService, key: Ingester) -> EventsAnswer:
-    """Store events, all of them or none; the answer comes when they are on disk."""
-    parse = _PARSERS[content_type(request)]
-    body, kinds = await request.body(), service.workspace.config.events
-    if len(body) <= _QUICK_BYTES:
-        batch = parse(body, service.limits, kinds)
-    else:
-        batch = await asyncio.to_thread(parse, body, service.limits, kinds)
+    """Store events, all of them or none; it answers when they are on disk."""
+    kind, body = content_type(request), await request.body()
+    arguments = body, kind, service.limits, service.workspace.config.events
+    is_quick = len(body) <= _QUICK_BYTES
+    batch = _events_in(*arguments) if is_quick else await asyncio.to_thread(_events_in, *arguments)
     receipt = await service.writer.store(batch, key.name if key.scope == "ingest" else None)
     for outcome, n in vars(receipt).items():
         service.metrics.events.labels(outcome).inc(n)
@@ -96,16 +86,14 @@ async def ingest_events(request: Request, service: RunningService, key: Ingester
 )
 async def put_users(request: Request, service: RunningService, key: UserWriter) -> UsersAnswer:
     """Set the group of users."""
-    is_list = content_type(request) == JSON
-    body = await request.body()
-    receipt = await asyncio.to_thread(_put_users, service.workspace, body, is_list=is_list)
+    kind, body = content_type(request), await request.body()
+    receipt = await asyncio.to_thread(_put_users, service.workspace, body, kind)
     details = vars(receipt) if key.scope == "admin" else {}
     return UsersAnswer(accepted=receipt.stored + receipt.forgotten, **details)
 
 
-def _put_users(workspace: Workspace, body: bytes, *, is_list: bool) -> UsersReceipt:
-    objects = parse_json(body, "the body") if is_list else parse_json_lines(body, Rows("user"))
-    users = people_from_json(objects, value="group", allowed=workspace.config.groups)
+def _put_users(workspace: Workspace, body: bytes, kind: str) -> UsersReceipt:
+    users = people_from_json(objects_in(body, kind, "user"), value="group", allowed=workspace.config.groups)
     with workspace.people() as people:
         return people.put(users)
 
@@ -113,8 +101,8 @@ def _put_users(workspace: Workspace, body: bytes, *, is_list: bool) -> UsersRece
 def content_type(request: Request) -> str:
     """Return the type of a body: JSON or JSON Lines, not compressed."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in _PARSERS:
-        raise ApiError("wrong_type", f"The Content-Type must be {' or '.join(_PARSERS)}.")
+    if kind not in (JSON, JSON_LINES):
+        raise ApiError("wrong_type", f"The Content-Type must be {JSON} or {JSON_LINES}.")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
         raise ApiError("wrong_type", "The body must not be compressed; send it without Content-Encoding.")
     return kind

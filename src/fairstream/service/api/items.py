@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query, Request
 from fairstream.service import items, rules
 from fairstream.service.api.auth import Admin, Ingester, Reader
 from fairstream.service.api.errors import problems
-from fairstream.service.api.ingest import BODY, content_type
-from fairstream.service.api.schemas import JSON, Cursor, ItemChange, Limit, Page, Text, body_of
+from fairstream.service.api.ingest import BODY, content_type, objects_in
+from fairstream.service.api.schemas import Cursor, ItemChange, Limit, Page, Text, body_of
 from fairstream.service.api.service import RunningService, Service
-from fairstream.service.incoming import Rows, parse_json, parse_json_lines
 
 router = APIRouter(tags=["items"])
 
@@ -22,17 +21,17 @@ router = APIRouter(tags=["items"])
 async def put_items(request: Request, service: RunningService, _: Ingester) -> items.ItemsReceipt:
     """Add, describe, withdraw and restore items, all of them or none.
 
-    Fields that are not given stay as they are, and null removes a property. Lists of this process reflect the change
-    when the answer comes; those of other processes do within a second.
+    Missing fields stay as they are, and null removes a property. Lists of this process reflect the change when the
+    request is answered, those of other processes within a second.
     """
-    is_list = content_type(request) == JSON
-    return await asyncio.to_thread(_put_items, service, await request.body(), is_list=is_list)
+    kind, body = content_type(request), await request.body()
+    return await asyncio.to_thread(_put_items, service, body, kind)
 
 
-def _put_items(service: Service, body: bytes, *, is_list: bool) -> items.ItemsReceipt:
-    objects = parse_json(body, "the body") if is_list else parse_json_lines(body, Rows("item"))
+def _put_items(service: Service, body: bytes, kind: str) -> items.ItemsReceipt:
     workspace = service.workspace
-    receipt = items.store(workspace.engine, items.items_from_json(objects, workspace.config.items.properties))
+    changes = items.items_from_json(objects_in(body, kind, "item"), workspace.config.items.properties)
+    receipt = items.store(workspace.engine, changes)
     service.follower.follow_items()
     return receipt
 
@@ -72,8 +71,8 @@ def get_rules(service: RunningService, _: Reader) -> list[rules.Rule]:
 def put_rules(service: RunningService, key: Admin, wanted: list[rules.Rule]) -> list[rules.Rule]:
     """Replace all rules.
 
-    They apply to every list after ranking: first boosts, then limits, then pins. No rule brings back what is withdrawn,
-    filtered or excluded, or what the person has had.
+    They apply to every list after ranking: first boosts, then limits, then pins. No rule brings back an item that is
+    withdrawn, filtered or excluded, or that the person has had.
     """
     workspace = service.workspace
     rules.Rules.of(wanted, workspace.config.items.properties)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Field, Json
 from sqlalchemy import Engine, select
 
 from fairstream.service import registry, schema, updates
@@ -25,19 +24,6 @@ from fairstream.service.records import Model, Period, Time, Update
 router = APIRouter(tags=["manage"])
 
 
-class ModelRow(Reply):
-    """A model in a list; `GET /v1/models/ID` adds its checks and configuration."""
-
-    id: str
-    t: int
-    parent: str | None
-    state: str
-    in_service: bool
-    created: Time
-    training_seconds: float
-    reason: str | None
-
-
 class ModelInService(Reply):
     """The model in service."""
 
@@ -50,7 +36,7 @@ class AuditEntry(Reply):
     seq: int
     time: Time
     kind: str
-    body: Any
+    body: Json[Any]
     previous: str
     hash: str
 
@@ -121,13 +107,11 @@ def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> l
 
 
 @router.get("/v1/models", operation_id="list_models", responses=problems("unknown_id"))
-def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ModelRow]:
+def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[FullModel]:
     """List models, the newest first."""
     models, serving = registry.models(service.workspace.engine, cursor, limit + 1), _serving(service)
-    rows = [
-        ModelRow(**vars(model), reason=model.decision.get("reason"), in_service=model.id == serving) for model in models
-    ]
-    return Page[ModelRow].of(rows, limit, "id")
+    rows = [FullModel(**vars(model), in_service=model.id == serving) for model in models]
+    return Page[FullModel].of(rows, limit, "id")
 
 
 @router.get("/v1/models/{model_id}", operation_id="show_model", responses=problems("unknown_id"))
@@ -165,10 +149,7 @@ def list_audit(
     limit: Limit = 1000,
 ) -> Page[AuditEntry]:
     """List the entries of the audit record, the oldest first."""
-    page = [
-        AuditEntry(**{**vars(entry), "body": json.loads(entry.body)})
-        for entry in entries(service.workspace.engine, int(cursor or 0), limit + 1)
-    ]
+    page = [AuditEntry(**vars(entry)) for entry in entries(service.workspace.engine, int(cursor or 0), limit + 1)]
     return Page[AuditEntry].of(page, limit, "seq")
 
 

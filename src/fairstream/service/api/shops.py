@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI
@@ -26,7 +25,6 @@ _RETRY_SECONDS = 10.0
 _LOADING_SECONDS = 60.0  # a new process takes requests when its models are loaded, or after this
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PATH = re.compile(r"(/w/([^/]+))(/.*)?")
-_opening = Lock()
 _log = logging.getLogger("fairstream.api")
 
 
@@ -60,7 +58,7 @@ class Shop:
         SHOP.set(self._name)
         while not stopping.is_set():
             try:
-                app = await asyncio.to_thread(self._open)
+                app = await asyncio.to_thread(create_app, self._folder, every=self._every)
                 async with app.router.lifespan_context(app):
                     with suppress(TimeoutError):
                         await asyncio.wait_for(_loaded(app), _LOADING_SECONDS)
@@ -73,10 +71,6 @@ class Shop:
                 self.tried.set()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), _RETRY_SECONDS)
-
-    def _open(self) -> FastAPI:
-        with _opening:  # FastAPI changes the filters of warnings while it makes routes, which is not safe in threads
-            return create_app(self._folder, every=self._every)
 
 
 class Shops:
