@@ -29,9 +29,9 @@ from fairstream.service.updates import UpdateRunning
 
 def test_counters_are_shown_in_prometheus_format() -> None:
     metrics = Metrics()
-    metrics.requests.labels("GET", "/v1/x", 200).inc()
-    metrics.seconds.labels("/v1/x").observe(0.002)
-    metrics.events.labels("accepted").inc(7)
+    metrics.requests("GET", "/v1/x", 200).inc()
+    metrics.seconds("/v1/x").observe(0.002)
+    metrics.events("accepted").inc(7)
     text = metrics.text([]).decode()
     for line in (
         'fairstream_requests_total{method="GET",route="/v1/x",status="200"} 1.0',

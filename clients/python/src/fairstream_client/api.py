@@ -587,7 +587,7 @@ class Client(Transport):
         return answer
 
     def list_popular_items(self, *, k: int | None = None, filter: str | None = None) -> Recommendations:
-        """List the items with the most events of late.
+        """List the items with the most recent events.
 
         The key needs the scope read.
 

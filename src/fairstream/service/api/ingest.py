@@ -70,7 +70,7 @@ async def ingest_events(request: Request, service: RunningService, key: Ingester
     batch = _events_in(*arguments) if is_quick else await asyncio.to_thread(_events_in, *arguments)
     receipt = await service.writer.store(batch, key.name if key.scope == "ingest" else None)
     for outcome, n in vars(receipt).items():
-        service.metrics.events.labels(outcome).inc(n)
+        service.metrics.events(outcome).inc(n)
     answer = EventsAnswer(accepted=sum(vars(receipt).values()))
     if key.scope == "admin":  # whether an event exists, or somebody was forgotten, is for nobody else to know
         answer.stored, answer.repeated, answer.forgotten = receipt.accepted, receipt.repeated, receipt.forgotten

@@ -11,10 +11,11 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
@@ -115,21 +116,10 @@ class _Measured(list[Metric]):
         return self
 
 
-class _OfShop:
-    """A metric whose last label is the shop."""
-
-    def __init__(self, metric: Any, shop: str) -> None:
-        self._metric, self._shop = metric, shop
-        self.collect = metric.collect
-
-    def labels(self, *values: object) -> Any:
-        return self._metric.labels(*values, self._shop)
-
-
 class Metrics:
-    """The numbers of a workspace in this process, or in all workers where they share a folder.
+    """The numbers of a workspace in this process, or in all workers if they share a folder.
 
-    They have the label `shop` if it is one of several.
+    The label `shop` is shown where several are served.
     """
 
     def __init__(self, shop: str = "") -> None:
@@ -138,16 +128,17 @@ class Metrics:
         if MULTIPROCESS in os.environ:
             _drop_dead_workers(Path(os.environ[MULTIPROCESS]))
 
-        def metric(kind: type[Any], name: str, about: str, *labels: str, **options: Any) -> _OfShop:
-            named = kind(f"fairstream_{name}", about, (*labels, "shop"), registry=registry, **options)
-            return _OfShop(named, shop)
+        def metric(kind: type[Any], name: str, about: str, *labels: str, **options: Any) -> Callable[..., Any]:
+            """Return a function of the other labels' values."""
+            named = kind(f"fairstream_{name}", about, ("shop", *labels), registry=registry, **options)
+            return partial(named.labels, shop)
 
         self.requests = metric(Counter, "requests", "Requests.", "method", "route", "status")
         self.seconds = metric(Histogram, "request_seconds", "Duration of requests.", "route", buckets=BUCKETS)
         self.events = metric(Counter, "events", "Events received over HTTP.", "outcome")
         self.lists = metric(Counter, "recommendations", "Lists by their source.", "source")
         self._gauges = {
-            name: metric(Gauge, name, about, multiprocess_mode=mode).labels()
+            name: metric(Gauge, name, about, multiprocess_mode=mode)()
             for name, about, mode in (
                 ("ready", "The service can make lists.", "livemin"),
                 ("problems", "Problems that /readyz names.", "livemax"),
@@ -159,9 +150,14 @@ class Metrics:
         self.list_seconds: deque[float] = deque(maxlen=_RECENT)  # of the latest requests for a list, in this process
 
     def measure(self, **values: float) -> None:
-        """Note gauges, of which a scrape shows the worst of all workers."""
+        """Set gauges, of which a scrape shows the worst of all workers."""
         for name, value in values.items():
             self._gauges[name].set(value)
+
+    def n_lists(self, source: str) -> int:
+        """Return how many lists of a source this process has answered."""
+        labels = {"shop": self._shop, "source": source}
+        return int(self._registry.get_sample_value("fairstream_recommendations_total", labels) or 0)
 
     def text(self, measured: Iterable[Metric]) -> bytes:
         registry = self._registry
@@ -230,8 +226,8 @@ class RequestLogging:
         route = str(getattr(scope.get("route"), "path_format", "other"))
         method: str = scope["method"] if scope["method"] in _METHODS else "other"
         metrics = self._metrics
-        metrics.requests.labels(method, route, status).inc()
-        metrics.seconds.labels(route).observe(seconds)
+        metrics.requests(method, route, status).inc()
+        metrics.seconds(route).observe(seconds)
         metrics.n_requests += 1
         metrics.n_errors += status >= 500
         if route == LIST_ROUTE:

@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Annotated, Literal, Self
 
@@ -108,9 +109,9 @@ async def _list(service: Service, user_id: str, ask: Ask) -> Response:
     begin = time.perf_counter()
     body = await service.lists.json(user_id, ask)
     by_model = _POPULARITY not in body
-    service.metrics.lists.labels("model" if by_model else "popularity").inc()
+    service.metrics.lists("model" if by_model else "popularity").inc()
     service.served(user_id, time.perf_counter() - begin, by_model=by_model)
-    return Response(_with_id(body), media_type="application/json")
+    return Response(_with_id(body), media_type=JSON)
 
 
 def _with_id(body: bytes) -> bytes:
@@ -161,8 +162,8 @@ async def recommend_many(request: Request, service: RunningService, key: Reader)
 
     For users, `exclude`, `only`, `filter` and `explain` need the scope `history`.
     """
-    content = await service.in_batch_thread(_many, service, key, await request.body())
-    return Response(content, media_type="application/json")
+    content = await service.in_thread(service.batch_threads, _many, service, key, await request.body())
+    return Response(content, media_type=JSON)
 
 
 def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
@@ -182,8 +183,8 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
         answer = current.recommend_session(items, ask)
         lists.append(_with_id(with_user(None, written(answer))))
     n_popular = sum(_POPULARITY in each for each in lists)
-    service.metrics.lists.labels("popularity").inc(n_popular)
-    service.metrics.lists.labels("model").inc(len(lists) - n_popular)
+    service.metrics.lists("popularity").inc(n_popular)
+    service.metrics.lists("model").inc(len(lists) - n_popular)
     return b'{"model":%b,"answers":[%b]}' % (json.dumps(current.id).encode(), b",".join(lists))
 
 
@@ -198,8 +199,8 @@ def _question(body: bytes) -> Question:
     "/v1/items/popular", operation_id="list_popular_items", response_model=Recommendations, responses=problems(*_ERRORS)
 )
 async def popular_items(service: RunningService, _: Reader, k: K = None, where: Where = "") -> Response:
-    """List the items with the most events of late."""
-    return _sent(service, await service.in_list_thread(service.serving.current.popular, _checked_k(service, k), where))
+    """List the items with the most recent events."""
+    return await _list_of_items(service, service.serving.current.popular, _checked_k(service, k), where)
 
 
 @router.get(
@@ -213,14 +214,14 @@ async def similar_items(service: RunningService, _: Reader, item_id: Text, k: K 
 
     Without vectors an item counts if at least five people had both; otherwise it would tell what they had.
     """
-    k = _checked_k(service, k)
-    return _sent(service, await service.in_list_thread(service.serving.current.similar, item_id, k, where))
+    return await _list_of_items(service, service.serving.current.similar, item_id, _checked_k(service, k), where)
 
 
-def _sent(service: Service, answer: Answer) -> Response:
-    """Send a list that is nobody's."""
-    service.metrics.lists.labels(answer.source).inc()
-    return Response(_with_id(with_user(None, written(answer))), media_type="application/json")
+async def _list_of_items(service: Service, make: Callable[..., Answer], *arguments: object) -> Response:
+    """Answer with a list that is for no user."""
+    answer = await service.in_thread(service.list_threads, make, *arguments)
+    service.metrics.lists(answer.source).inc()
+    return Response(_with_id(with_user(None, written(answer))), media_type=JSON)
 
 
 def _check_scope(key: CachedKey, ask: Ask) -> None:

@@ -56,7 +56,7 @@ class Service:
         self._served = Served()
         self.updates, self.forgetter = UpdateRunner(workspace), Forgetter(workspace)
         self.request_update = self.updates.request
-        # Separate threads, so that a database that hangs takes none from recommendations.
+        # Separate threads: a database that hangs takes none from lists, and lists do not wait for batches.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.batch_threads = ThreadPoolExecutor(1, "batches")
         self.lists = ListBatcher(self.serving, self.list_threads)
@@ -89,15 +89,15 @@ class Service:
             await self.impressions.stop()
             await asyncio.to_thread(self.list_threads.shutdown)
             await asyncio.to_thread(self.batch_threads.shutdown)
-            # A cancelled task may still use the database in its thread.
+            # The thread of a cancelled task may still use the database.
             await asyncio.get_running_loop().shutdown_default_executor()
             self.workspace.close()
 
     def _follow(self) -> None:
         self.follower.follow()
         if not gc.get_freeze_count():
-            # Parsing JSON sets off full collections. Over all that was imported and loaded each of them stops every
-            # thread for half a second.
+            # Parsing JSON starts full collections. Each of them would scan everything imported and loaded, and stop
+            # every thread for half a second.
             gc.collect()
             gc.freeze()
 
@@ -114,7 +114,7 @@ class Service:
         ]
 
     def measure(self) -> None:
-        """Note the state of this process for /metrics."""
+        """Set the gauges of this process."""
         status = self.serving.status()
         self.metrics.measure(
             ready=status.ready,
@@ -126,8 +126,7 @@ class Service:
     def health(self) -> Health:
         problems, metrics = self.problems(), self.metrics
         seconds = list(metrics.list_seconds)
-        samples = [sample for metric in metrics.lists.collect() for sample in metric.samples]
-        lists = {each.labels["source"]: int(each.value) for each in samples if each.name.endswith("_total")}
+        n_popular = metrics.n_lists("popularity")
         p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist() if seconds else (None, None)
         return Health(
             started=from_microseconds(self.started),
@@ -137,8 +136,8 @@ class Service:
             p99_seconds=p99,
             source=self.serving.status().source,
             problem=problems[0] if problems else None,
-            n_lists=sum(lists.values()),
-            n_fallbacks=lists.get("popularity", 0),
+            n_lists=n_popular + metrics.n_lists("model"),
+            n_fallbacks=n_popular,
         )
 
     def stamp(self, user_id: str, items: list[str], time: int, list_id: str | None) -> Shown:
@@ -148,19 +147,16 @@ class Service:
             stamp |= experiment[0].stamp(user_id, items, list_id)
         return Shown(user_id, items, time, list_id, **stamp)
 
-    async def in_list_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run in a thread for lists, as part of this request."""
-        return await _in_thread(self.list_threads, work, *arguments)
-
-    async def in_batch_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """The same for work that takes so long that lists must not wait for it."""
-        return await _in_thread(self.batch_threads, work, *arguments)
+    async def in_thread(self, threads: Executor, work: Callable[..., T], *arguments: object) -> T:
+        """Run in one of `threads`, as part of this request: the log shows its id."""
+        run = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads, run, work, *arguments)
 
     def seconds_to_wait(self, peer: str) -> int:
         return self.keys.seconds_to_wait(peer)
 
     def served(self, user_id: str, seconds: float, *, by_model: bool) -> None:
-        """Note a list that was made during an experiment."""
+        """Count a list for the running experiment."""
         arms = self.serving.experiment and self.serving.experiment[0]
         if arms is not None and arms.mode == "split" and (arm := arms.arm_of(user_id)):
             self._served.note(arms, arm, user_id, seconds, by_model=by_model)
@@ -175,11 +171,6 @@ class Service:
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
         return self.serving.of(user_id).recommend(user_id, ask)
-
-
-async def _in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
-    run = copy_context().run  # the log knows whose request it is
-    return await asyncio.get_running_loop().run_in_executor(threads, run, work, *arguments)
 
 
 async def _service(request: Request) -> Service:
