@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
 from fairstream.evaluation.private_groups import DELTA, guess_of, mu_of
@@ -112,15 +112,22 @@ def spends(engine: Engine, what: str | None = None, limit: int | None = None) ->
 class PrivacyStatus(BaseModel):
     """What may be published about groups in a quarter, and how much of it the last 91 days have used."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
-    epsilon_per_quarter: float | str  # "off": numbers of groups are exact
-    delta: float
-    spent: float  # as a share of the quarter's budget
+    epsilon_per_quarter: float | str
+    """The budget of a quarter; "off": numbers of groups are exact."""
+    delta: float = Field(examples=[1e-6])
+    """The probability with which the guarantee may fail."""
+    spent: float
+    """Share of the budget that the last 91 days have used."""
     left: float
-    spent_by: dict[str, float]  # for sizes of groups, reports, the gate and the target; shares of the whole budget
-    max_guess: float  # how probably somebody who knows all else guesses a group from all ever published, at most
-    max_guess_per_quarter: float  # the same from what a quarter may publish
+    """Share of the budget that is left."""
+    spent_by: dict[str, float] = Field(examples=[{"gate": 0.2}])
+    """The same for sizes of groups, reports, the gate and the target."""
+    max_guess: float = Field(examples=[0.73])
+    """Highest probability with which somebody who knows all else guesses a group from all ever published."""
+    max_guess_per_quarter: float = Field(examples=[0.73])
+    """The same from what a quarter may publish."""
 
     @classmethod
     def of(cls, engine: Engine, privacy: Privacy) -> PrivacyStatus:

@@ -62,7 +62,7 @@ class Options(Configuration):
     are made and measured, and never shown."""
     metric: Literal["click_through", "conversion"] = "click_through"
     """What decides. Interleaving is decided by whose items users click first."""
-    rules: list[dict[str, Any]] | None = None
+    rules: list[dict[str, Any]] | None = Field(None, examples=[[{"at_most": {"n": 3, "per": "category"}}]])
     """Rules for the lists of B instead of those of `PUT /v1/rules`."""
     steps: list[float] = Field([0.01, 0.1, 0.5], min_length=1)
     """Shares of users that get B, one after the other; of a split at most half."""
@@ -92,24 +92,36 @@ class Options(Configuration):
 class Experiment(Record):
     """An experiment, its latest results, and how it ended."""
 
-    id: str
+    id: str = Field(examples=["x5b7c9d21e0"])
+    """Id of the experiment."""
     state: Literal["running", "ended"]
+    """Whether it runs."""
     mode: Mode
-    a: str
-    b: str
+    """How people get the lists of B."""
+    a: str = Field(examples=["m00012"])
+    """Model of arm A: the one in service when the experiment started."""
+    b: str = Field(examples=["m00013"])
+    """Model of arm B."""
     options: Options
+    """What was asked for."""
     share: float
+    """Share of users that get B."""
     started: Time
+    """When it began."""
     step_since: Time
+    """When the share was last changed."""
     ended: Time | None
-    looks: dict[str, Any]
-    decision: dict[str, Any] | None
+    """When it ended; null before."""
+    looks: dict[str, Any] = Field(examples=[{"users": {"A": 0, "B": 0}, "tests": {}}])
+    """Users of each arm, and each test with its interval."""
+    decision: dict[str, Any] | None = Field(examples=[{"outcome": "better", "sentence": "…"}])
+    """The outcome and its sentence; null before."""
 
     def arms(self, secret: bytes) -> Arms:
         """Return who gets which arm."""
         return Arms(self.id, self.mode, self.a, self.b, self.share, secret)
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(examples=[["No impression of it has come in yet."]])  # type: ignore[prop-decorator]
     @property
     def sentences(self) -> list[str]:
         """What there is to know, for people."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 from sqlalchemy import ColumnElement, Dialect, Engine, Table, delete, func, insert, select, update
 
 from fairstream.errors import CheckpointError, DataError
@@ -44,9 +45,12 @@ _TABLES = [
 class Request(Record):
     """A request to forget a person."""
 
-    id: str
+    id: str = Field(examples=["5b7c9d21e0f43a68"])
+    """Id of the request."""
     requested: Time
-    completed: Time | None  # when the attribute and every model were without the person
+    """When it was requested."""
+    completed: Time | None
+    """When the attribute and every model were without the person; null before."""
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import compress
 from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import Field, computed_field
 from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -20,7 +19,7 @@ from fairstream.service import schema
 from fairstream.service.database import now, reading, writing
 from fairstream.service.event_store import PAUSE_SECONDS, one_writer
 from fairstream.service.people import forgotten_until
-from fairstream.service.records import Time, from_microseconds
+from fairstream.service.records import Record, Time, from_microseconds
 from fairstream.service.settings import Impressions
 from fairstream.service.workspace import Workspace
 
@@ -56,13 +55,15 @@ class Shown(NamedTuple):
         return content | {"id": digest.hexdigest()}
 
 
-@dataclass(frozen=True)
-class ImpressionsReceipt:
+class ImpressionsReceipt(Record):
     """The numbers of lists that are new, known already, or of forgotten people."""
 
     accepted: int
+    """Lists that are new."""
     repeated: int
+    """Lists that were stored before."""
     forgotten: int
+    """Lists of people who were forgotten: not stored."""
 
 
 def store(workspace: Workspace, batches: Sequence[Sequence[Shown]]) -> list[ImpressionsReceipt]:
@@ -78,7 +79,8 @@ def store(workspace: Workspace, batches: Sequence[Sequence[Shown]]) -> list[Impr
             rows = [each.row() for each in batch if each.time > until.get(each.user_id, -(2**63))]
             new = insert_into(connection, _rows).on_conflict_do_nothing(index_elements=[_rows.c.id])
             n = len(connection.execute(new.returning(_rows.c.seq), rows).all()) if rows else 0
-            receipts.append(ImpressionsReceipt(n, len(rows) - n, len(batch) - len(rows)))
+            forgotten = len(batch) - len(rows)
+            receipts.append(ImpressionsReceipt(accepted=n, repeated=len(rows) - n, forgotten=forgotten))
         return receipts
 
 
@@ -112,33 +114,40 @@ def prune(workspace: Workspace) -> int:
         sleep(PAUSE_SECONDS)  # lets writers of events in
 
 
-class Shares(BaseModel):
+class Shares(Record):
     """How many items were shown, and what came of them."""
 
-    model_config = ConfigDict(frozen=True)
+    lists: int = Field(0, examples=[150])
+    """Lists that were shown."""
+    shown: int = Field(0, examples=[3000])
+    """Items that were shown."""
+    clicked: int = Field(0, examples=[120])
+    """Shown items with an event of a positive kind within `impressions.window_hours`."""
+    converted: int = Field(0, examples=[30])
+    """Shown items with an event of a kind of `events.judge_by`, by default purchase."""
 
-    lists: int = 0
-    shown: int = 0
-    clicked: int = 0
-    converted: int = 0
-
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(examples=[0.04])  # type: ignore[prop-decorator]
     @property
     def click_through(self) -> float | None:
+        """Share of shown items with an event of a positive kind; null without any."""
         return self.clicked / self.shown if self.shown else None
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(examples=[0.01])  # type: ignore[prop-decorator]
     @property
     def conversion(self) -> float | None:
+        """Share of shown items with a conversion; null without any."""
         return self.converted / self.shown if self.shown else None
 
 
-class Report(BaseModel):
+class Report(Record):
     """What was shown since a moment, and what came of it."""
 
     since: Time
+    """When the counted hours begin."""
     everyone: Shares
+    """All lists."""
     by_model: dict[str, Shares]
+    """The same for each model; `popularity` stands for none."""
 
     @classmethod
     def of(cls, engine: Engine, hours: int) -> Report:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from sqlalchemy import Engine, select, text, tuple_
 
 from fairstream.data.catalogue import Catalogue
@@ -56,15 +56,19 @@ class Item(Record):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    item_id: str
+    item_id: str = Field(examples=["boot-42"])
+    """Id of the item."""
     available: bool
+    """Whether it may be recommended."""
     changed: Time
+    """When it was last changed."""
 
 
 class ItemsReceipt(Record):
     """How many items a request has stored."""
 
     stored: int
+    """Items that the request has stored."""
 
 
 Description = dict[str, Any]  # item_id, available (if it was given) and properties; null removes one

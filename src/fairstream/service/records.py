@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fairstream.errors import WorkspaceError
 
@@ -36,43 +36,73 @@ class Record(BaseModel):
 class Period(Record):
     """A closed period."""
 
-    t: int
-    first_seq: int
-    last_seq: int
+    t: int = Field(examples=[12])
+    """Number of the period, from 0."""
+    first_seq: int = Field(examples=[110_001])
+    """Number of its first event."""
+    last_seq: int = Field(examples=[120_000])
+    """Number of its last event."""
     closed: Time
-    n_events: int
-    n_users: int
-    n_late: int  # events dated before the last one of the period before
-    latest_time: int  # of its events, by their own time
-    held_out: float  # the share of its users whose latest events were held out
-    max_of_user: int  # events of one user from this number on were neither learned nor tested
-    replay_until: int | None = None  # the last event of the imported history that this period is a part of
-    evaluation: dict[str, Any] | None  # of the model in service, before it learned any event of the period
+    """When the update closed it."""
+    n_events: int = Field(examples=[9_999])
+    """Number of events."""
+    n_users: int = Field(examples=[4_821])
+    """Number of people with an event."""
+    n_late: int = Field(examples=[17])
+    """Events dated before the last one of the period before."""
+    latest_time: int = Field(examples=[1_794_800_000_000_000])
+    """Time of its latest event, in microseconds since 1970."""
+    held_out: float
+    """Share of its users whose latest events judged the candidate."""
+    max_of_user: int = Field(examples=[1_000])
+    """Events of one user beyond this number were left out."""
+    replay_until: int | None = Field(None, examples=[9_999])
+    """Last event of the imported history that the period is a part of; else null."""
+    evaluation: dict[str, Any] | None
+    """Quality of the model in service, before it learned the period."""
 
 
 class Model(Record):
     """A candidate, and what the gate decided."""
 
-    id: str
-    t: int
-    parent: str | None  # the model that it was fine-tuned from
+    id: str = Field(examples=["m00012"])
+    """Id of the model."""
+    t: int = Field(examples=[12])
+    """Number of its period, from 0."""
+    parent: str | None = Field(examples=["m00011"])
+    """The model that it was fine-tuned from; null for the first one."""
     state: Literal["promoted", "rejected", "failed"]
-    folder: str  # the name of its files, which never change: forgetting writes new ones
+    """What the gate decided."""
+    folder: str = Field(examples=["m00012"])
+    """Name of its files, which never change: forgetting writes new ones."""
     created: Time
-    training_seconds: float
-    decision: dict[str, Any]  # the gate's checks, each with its numbers
-    about: dict[str, Any]  # configuration, hash of the data, versions, sizes
+    """When it was created."""
+    training_seconds: float = Field(examples=[71.5])
+    """How long training took."""
+    decision: dict[str, Any] = Field(examples=[{"promote": True, "reason": "all checks passed"}])
+    """The gate's checks, each with its numbers."""
+    about: dict[str, Any] = Field(examples=[{"n_users": 48_210, "n_items": 3_702}])
+    """Configuration, hash of the data, versions and sizes."""
 
 
 class Update(Record):
     """A requested update and its outcome."""
 
-    id: str
-    state: UpdateState
-    reason: str | None  # the reason of its outcome, in a sentence
+    id: str = Field(examples=["u-5b7c9d21e0f43a68"])
+    """Id of the update."""
+    state: UpdateState = Field(examples=["promoted"])
+    """How far it is, or how it ended."""
+    reason: str | None = Field(examples=["all checks passed"])
+    """Why it ended as it did, in a sentence."""
     requested: Time
-    requested_by: str
+    """When it was requested."""
+    requested_by: str = Field(examples=["schedule"])
+    """The key or schedule that requested it."""
     started: Time | None
+    """When it began; null before."""
     finished: Time | None
-    t: int | None  # the period that it closed, if it closed one
-    model: str | None  # the candidate that it made, if it made one
+    """When it ended; null before."""
+    t: int | None = Field(examples=[12])
+    """The period that it closed; null if it closed none."""
+    model: str | None = Field(examples=["m00012"])
+    """The candidate that it made; null if it made none."""

@@ -27,6 +27,7 @@ class Pin(_Part):
     """Put items at a position of every list, in this order."""
 
     items: tuple[str, ...] = Field(min_length=1, max_length=100, examples=[["boot-42"]])
+    """Items, in order."""
     position: int = Field(1, ge=1, le=1000)
     """Position of the first item; 1 is the top."""
 
@@ -35,6 +36,7 @@ class Boost(_Part):
     """Divide the rank of the items that pass a filter by a factor."""
 
     filter: str = Field(min_length=1, examples=['brand = "Acme"'])
+    """A condition on the properties of items."""
     factor: float = Field(ge=0.01, le=100)
     """Above 1 moves items up, below 1 down: with 2 the item of rank 10 takes rank 5."""
 
@@ -43,6 +45,7 @@ class AtMost(_Part):
     """Show at most n items with the same value of a property."""
 
     n: int = Field(ge=1)
+    """The most items with one value."""
     per: str = Field(examples=["category"])
     """A property of one value; items without it are not limited."""
 
@@ -50,9 +53,12 @@ class AtMost(_Part):
 class Rule(_Part):
     """One of `pin`, `boost` and `at_most`."""
 
-    pin: Pin | None = None
-    boost: Boost | None = None
-    at_most: AtMost | None = None
+    pin: Pin | None = Field(None, examples=[{"items": ["boot-42"], "position": 1}])
+    """Items at fixed positions."""
+    boost: Boost | None = Field(None, examples=[{"filter": "stock > 100", "factor": 2}])
+    """Divide the rank of the items that pass a filter."""
+    at_most: AtMost | None = Field(None, examples=[{"n": 3, "per": "category"}])
+    """At most n items with the same value of a property."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

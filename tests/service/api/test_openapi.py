@@ -42,7 +42,7 @@ def test_every_property_parameter_and_body_has_a_description_and_an_example(shar
             for kind, media in body.get("content", {}).items():
                 if not media.get("example") and not media.get("examples"):
                     lacking.append(f"{method} {path} {where} {kind}")
-    assert not lacking, "add a docstring and a line to api/fields.py"
+    assert not lacking, "add a docstring, and for a text an example"
 
 
 def test_examples_are_valid(shared: Shared) -> None:

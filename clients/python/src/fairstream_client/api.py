@@ -12,7 +12,7 @@ class AtMost(TypedDict):
     """Show at most n items with the same value of a property."""
 
     n: int
-    """How many."""
+    """The most items with one value."""
     per: str
     """A property of one value; items without it are not limited."""
 
@@ -27,7 +27,7 @@ class AuditEntry(TypedDict):
     kind: str
     """What was decided."""
     body: Any
-    """What was decided, as JSON."""
+    """The decision, as JSON."""
     previous: str
     """Hash of the entry before."""
     hash: str
@@ -40,7 +40,7 @@ class AuditEntryPage(TypedDict):
     data: list[AuditEntry]
     """The entries of this page."""
     cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class Boost(TypedDict):
@@ -82,7 +82,7 @@ class EventsAnswer(TypedDict):
     stored: NotRequired[int | None]
     """Stored now. For admin keys alone."""
     repeated: NotRequired[int | None]
-    """Events that were stored before. For admin keys alone."""
+    """Stored before. For admin keys alone."""
     forgotten: NotRequired[int | None]
     """Of people who were forgotten and have done nothing since: not stored. For admin keys alone."""
 
@@ -105,7 +105,7 @@ class Experiment(TypedDict):
     share: float
     """Share of users that get B."""
     started: str
-    """When it began; null before."""
+    """When it began."""
     step_since: str
     """When the share was last changed."""
     ended: str | None
@@ -135,24 +135,24 @@ class Forgetting(TypedDict):
     requested: str
     """When it was requested."""
     completed: str | None
-    """When it was done; null before."""
+    """When the attribute and every model were without the person; null before."""
 
 
 class FullModel(TypedDict):
     """A model, and what the gate decided."""
 
     id: str
-    """Its name."""
+    """Id of the model."""
     t: int
-    """Number of the period, from 0."""
+    """Number of its period, from 0."""
     parent: str | None
     """The model that it was fine-tuned from; null for the first one."""
     state: Literal["promoted", "rejected", "failed"]
     """What the gate decided."""
     folder: str
-    """Name of the model's files, which never change."""
+    """Name of its files, which never change: forgetting writes new ones."""
     created: str
-    """When the candidate was made."""
+    """When it was created."""
     training_seconds: float
     """How long training took."""
     decision: dict[str, Any]
@@ -169,7 +169,7 @@ class FullModelPage(TypedDict):
     data: list[FullModel]
     """The entries of this page."""
     cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class FullPeriod(TypedDict):
@@ -178,11 +178,11 @@ class FullPeriod(TypedDict):
     t: int
     """Number of the period, from 0."""
     first_seq: int
-    """Number of the period's first event."""
+    """Number of its first event."""
     last_seq: int
-    """Number of the period's last event."""
+    """Number of its last event."""
     closed: str
-    """When the update closed the period."""
+    """When the update closed it."""
     n_events: int
     """Number of events."""
     n_users: int
@@ -192,15 +192,15 @@ class FullPeriod(TypedDict):
     latest_time: int
     """Time of its latest event, in microseconds since 1970."""
     held_out: float
-    """The share of its users whose latest events judged the candidate."""
+    """Share of its users whose latest events judged the candidate."""
     max_of_user: int
     """Events of one user beyond this number were left out."""
     replay_until: NotRequired[int | None]
-    """Number of the last event of the imported history that the period is a part of; else null."""
+    """Last event of the imported history that the period is a part of; else null."""
     evaluation: dict[str, Any] | None
     """Quality of the model in service, before it learned the period."""
     control: dict[str, Any] | None
-    """The level that the target chose in the period's update; null without a target."""
+    """The level that the target chose in its update; null without a target."""
 
 
 class FullPeriodPage(TypedDict):
@@ -209,7 +209,7 @@ class FullPeriodPage(TypedDict):
     data: list[FullPeriod]
     """The entries of this page."""
     cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class Impression(TypedDict):
@@ -242,7 +242,7 @@ class ImpressionsReceipt(TypedDict):
     repeated: int
     """Lists that were stored before."""
     forgotten: int
-    """Of people who were forgotten and have done nothing since: not stored. For admin keys alone."""
+    """Lists of people who were forgotten: not stored."""
 
 
 Item = dict[str, Any]
@@ -258,14 +258,14 @@ class ItemPage(TypedDict):
     data: list[Item]
     """The entries of this page."""
     cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class ItemsReceipt(TypedDict):
     """How many items a request has stored."""
 
     stored: int
-    """Stored now. For admin keys alone."""
+    """Items that the request has stored."""
 
 
 class Liveness(TypedDict):
@@ -279,7 +279,7 @@ class ManyRecommendations(TypedDict):
     """Several lists of one model."""
 
     model: str | None
-    """Id of the model; null: there is none yet, and lists are by popularity."""
+    """Id of the model; null if there is none yet."""
     answers: list[Recommendations]
     """A list for each user or session, in the order of the request."""
 
@@ -288,7 +288,7 @@ class ModelInService(TypedDict):
     """The model in service."""
 
     model: str
-    """Id of the model; null: there is none yet, and lists are by popularity."""
+    """Id of the model."""
 
 
 class Options(TypedDict):
@@ -346,7 +346,7 @@ class PrivacyStatus(TypedDict):
     spent_by: dict[str, float]
     """The same for sizes of groups, reports, the gate and the target."""
     max_guess: float
-    """How probably somebody who knows all else guesses a group from all ever published, at most."""
+    """Highest probability with which somebody who knows all else guesses a group from all ever published."""
     max_guess_per_quarter: float
     """The same from what a quarter may publish."""
 
@@ -393,11 +393,11 @@ class Question(TypedDict):
     histories: NotRequired[list[list[str | int]] | None]
     """Instead of users: the items that each anonymous session has had, in order."""
     k: NotRequired[int | None]
-    """Number of items."""
+    """Number of items; 20 by default."""
     exclude: NotRequired[list[str | int]]
-    """Items that must not be in the list."""
+    """Items that must not be in the lists."""
     only: NotRequired[list[str | int] | None]
-    """The only items that may be in the list."""
+    """The only items that may be in the lists."""
     filter: NotRequired[str]
     """A condition on the properties of items."""
     explain: NotRequired[bool]
@@ -410,7 +410,7 @@ class Readiness(TypedDict):
     status: Literal["ready", "degraded", "unavailable"]
     """Degraded: it answers, but something is wrong. Unavailable: it cannot make lists."""
     model: str | None
-    """Id of the model; null: there is none yet, and lists are by popularity."""
+    """Id of the model that answers; null: there is none yet, and lists are by popularity."""
     problems: list[str]
     """What is wrong, each in a sentence."""
 
@@ -421,9 +421,9 @@ class Recommendations(TypedDict):
     list_id: str
     """Names this list, for `POST /v1/impressions`."""
     user_id: str | None
-    """Id of the person; null for a session and for lists that are nobody's."""
+    """Id of the person; null for a session, and for lists of similar or popular items."""
     model: str | None
-    """Id of the model; null: there is none yet, and lists are by popularity."""
+    """Id of the model; null if there is none yet."""
     source: Literal["model", "popularity"]
     """Popularity, if the model cannot score the person."""
     items: list[RecommendedItem]
@@ -445,7 +445,7 @@ class Report(TypedDict):
     """What was shown since a moment, and what came of it."""
 
     since: str
-    """From when on lists are counted."""
+    """When the counted hours begin."""
     everyone: Shares
     """All lists."""
     by_model: dict[str, Shares]
@@ -509,7 +509,7 @@ class UpdatePage(TypedDict):
     data: list[Update]
     """The entries of this page."""
     cursor: str | None
-    """The `cursor` of a page, to get the next one; null on the last page."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class UserGroup(TypedDict):

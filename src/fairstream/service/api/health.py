@@ -42,8 +42,10 @@ class Readiness(Reply):
 
     status: Literal["ready", "degraded", "unavailable"] = Field(examples=["ready"])
     """Degraded: it answers, but something is wrong. Unavailable: it cannot make lists."""
-    model: str | None
-    problems: list[str]
+    model: str | None = Field(examples=["m00012"])
+    """Id of the model that answers; null: there is none yet, and lists are by popularity."""
+    problems: list[str] = Field(examples=[[]])
+    """What is wrong, each in a sentence."""
 
 
 @router.get("/healthz", operation_id="healthz")

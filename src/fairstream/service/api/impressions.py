@@ -60,7 +60,7 @@ async def ingest_impressions(service: RunningService, _: Ingester, body: Impress
 def report(
     service: RunningService,
     _: Reader,
-    hours: Annotated[int, Query(ge=1, le=24 * 366)] = 24,
+    hours: Annotated[int, Query(ge=1, le=24 * 366, description="How far back.")] = 24,
 ) -> Report:
     """Report what was shown in the last hours, and what came of it."""
     return Report.of(service.workspace.engine, hours)

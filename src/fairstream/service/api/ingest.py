@@ -42,8 +42,11 @@ class EventsAnswer(Reply):
     accepted: int = Field(examples=[3])
     """All events of the request: those stored now or before, and those of people who were forgotten."""
     stored: int | None = None
+    """Stored now. For admin keys alone."""
     repeated: int | None = None
+    """Stored before. For admin keys alone."""
     forgotten: int | None = None
+    """Of people who were forgotten and have done nothing since: not stored. For admin keys alone."""
 
 
 class UsersAnswer(Reply):
@@ -52,7 +55,9 @@ class UsersAnswer(Reply):
     accepted: int = Field(examples=[3])
     """All users of the request, the forgotten ones included."""
     stored: int | None = None
+    """Stored now. For admin keys alone."""
     forgotten: int | None = None
+    """Of people who were forgotten and have done nothing since: not stored. For admin keys alone."""
 
 
 @router.post(

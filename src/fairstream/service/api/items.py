@@ -11,7 +11,7 @@ from fairstream.service import items, rules
 from fairstream.service.api.auth import Admin, Ingester, Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.ingest import BODY, content_type, objects_in
-from fairstream.service.api.schemas import Cursor, ItemChange, Limit, Page, Text, body_of
+from fairstream.service.api.schemas import Cursor, ItemChange, ItemId, Limit, Page, body_of
 from fairstream.service.api.service import RunningService, Service
 
 router = APIRouter(tags=["items"])
@@ -51,7 +51,7 @@ def list_items(
 
 
 @router.get("/v1/items/{item_id:path}", operation_id="get_item", responses=problems("unknown_id"))
-def get_item(service: RunningService, _: Reader, item_id: Text) -> items.Item:
+def get_item(service: RunningService, _: Reader, item_id: ItemId) -> items.Item:
     """Show an item with its properties."""
     return items.item(service.workspace.engine, item_id)
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 from fairstream.service import registry, schema, updates
 from fairstream.service.api.auth import Admin, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Cursor, Limit, Number, Page, Reply, UserId
+from fairstream.service.api.schemas import Cursor, Limit, ModelId, Number, Page, Reply, RequestId, UpdateId, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
 from fairstream.service.budget import PrivacyStatus
@@ -27,18 +27,25 @@ router = APIRouter(tags=["manage"])
 class ModelInService(Reply):
     """The model in service."""
 
-    model: str
+    model: str = Field(examples=["m00012"])
+    """Id of the model."""
 
 
 class AuditEntry(Reply):
     """A line of the audit record."""
 
     seq: int
+    """Number of the entry, from 1."""
     time: Time
-    kind: str
-    body: Json[Any]
-    previous: str
-    hash: str
+    """When it happened."""
+    kind: str = Field(examples=["promote"])
+    """What was decided."""
+    body: Json[Any] = Field(examples=[{"model": "m00012", "by": "ann"}])
+    """The decision, as JSON."""
+    previous: str = Field(examples=["03aa" * 16])
+    """Hash of the entry before."""
+    hash: str = Field(examples=["9f2b" * 16])
+    """Keyed hash of the entry and of the one before it."""
 
 
 class ForgetRequest(Reply):
@@ -58,12 +65,14 @@ class FullModel(Model):
     """A model, and what the gate decided."""
 
     in_service: bool
+    """Whether this model answers now."""
 
 
 class FullPeriod(Period):
     """A closed period, and the level that the target chose in its update."""
 
     control: dict[str, Any] | None
+    """The level that the target chose in its update; null without a target."""
 
 
 @router.post("/v1/updates", operation_id="request_update", status_code=202, responses=problems("update_running"))
@@ -75,7 +84,7 @@ async def request_update(service: RunningService, key: Admin, response: Response
 
 
 @router.get("/v1/updates/{update_id}", operation_id="show_update", responses=problems("unknown_id"))
-def show_update(service: RunningService, _: Reader, update_id: str) -> Update:
+def show_update(service: RunningService, _: Reader, update_id: UpdateId) -> Update:
     """Show an update: queued, running, promoted, rejected, skipped or failed, and why."""
     return updates.get(service.workspace.engine, update_id)
 
@@ -115,7 +124,7 @@ def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit
 
 
 @router.get("/v1/models/{model_id}", operation_id="show_model", responses=problems("unknown_id"))
-def show_model(service: RunningService, _: Reader, model_id: str) -> FullModel:
+def show_model(service: RunningService, _: Reader, model_id: ModelId) -> FullModel:
     """Show a model: the gate's checks, its configuration, versions and sizes."""
     model = registry.model(service.workspace.engine, model_id)
     return FullModel(**vars(model), in_service=model_id == _serving(service))
@@ -129,7 +138,7 @@ def _serving(service: Service) -> str | None:
 @router.post(
     "/v1/models/{model_id}/promote", operation_id="promote_model", responses=problems("unknown_id", "conflict")
 )
-def promote(service: RunningService, key: Admin, model_id: str) -> ModelInService:
+def promote(service: RunningService, key: Admin, model_id: ModelId) -> ModelInService:
     """Promote a model, whatever the gate decided."""
     registry.promote(service.workspace, model_id, by=key.name)
     return ModelInService(model=model_id)
@@ -174,7 +183,7 @@ def show_privacy(service: RunningService, _: Reader) -> PrivacyStatus:
 
 
 @router.get("/v1/forgettings/{id}", operation_id="show_forgetting", responses=problems("unknown_id"))
-def show_forgetting(service: RunningService, _: Admin, id: str) -> Forgetting:  # noqa: A002 (its name in the path)
+def show_forgetting(service: RunningService, _: Admin, id: RequestId) -> Forgetting:  # noqa: A002 (its name in the path)
     """Show a request to forget a person, and when it was completed."""
     return Forgetting(**vars(get_request(service.workspace.engine, id)))
 

@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute
 
 from fairstream._version import __version__
 from fairstream.service.api.errors import CODES
-from fairstream.service.api.fields import ABOUT
 from fairstream.service.api.recommendations import Question
 from fairstream.service.api.schemas import JSON, JSON_LINES, REF, EventBatch, ItemChange, UserGroup
 from fairstream.service.dashboard.web import PageRoute, html, render, root_of
@@ -37,6 +36,8 @@ _REQUEST_ID = {
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,64}$", "examples": ["checkout-81f3"]},
 }
 _SENT_ID = {"description": "The id of the request.", "schema": _REQUEST_ID["schema"]}
+_EXAMPLES = {"integer": 3, "number": 0.5, "boolean": True, "object": {}, "date-time": "2026-11-16T09:30:00Z"}
+"""Of types, for parts whose fields have none."""
 _BODIES = (EventBatch, ItemChange, Question, UserGroup)  # which threads parse, so that FastAPI does not know of them
 
 
@@ -62,31 +63,21 @@ def schema_of(routes: Sequence[BaseRoute]) -> Schema:
     _, bodies = models_json_schema([(model, "validation") for model in _BODIES], ref_template=f"{REF}{{model}}")
     schemas: dict[str, Schema] = schema["components"]["schemas"]
     schemas.update(bodies["$defs"])
-    parts = [(name, field, part) for name in schemas for field, part in schemas[name].get("properties", {}).items()]
-    for name, field, part in parts:
-        _describe(part, part, ABOUT.get(f"{name}.{field}") or ABOUT.get(field))
-    for _, _, part in parts:  # of those of its own parts, now that they have one
-        if "$ref" not in part:
-            part.setdefault("examples", [example_of(part, schema)])
+    for each in schemas.values():
+        for part in each.get("properties", {}).values():
+            if "$ref" not in part:
+                part.setdefault("examples", [example_of(part, schema)])
     schema = json.loads(re.sub(r"Page_(\w+?)_(?=\W)", r"\1Page", json.dumps(schema)))  # UpdatePage for Page[Update]
     for _, _, operation in operations_of(schema):
         _complete(operation, schema)
     return schema
 
 
-def _describe(described: Schema, part: Schema, about: tuple[str, Any] | None) -> None:
-    """Add a description to a field or parameter, and an example to its type."""
-    description, example = about or ("", part.get("default", ...))
-    described.setdefault("description", description)
-    if example is not ... and "$ref" not in part:
-        part.setdefault("examples", [example])
-
-
 def _complete(operation: Schema, schema: Schema) -> None:
     """Add examples of parameters, bodies and answers, and the request's id."""
     parameters, answers = operation.setdefault("parameters", []), operation["responses"].values()
     for parameter in parameters:
-        _describe(parameter, parameter["schema"], ABOUT.get(parameter["name"]))
+        parameter["schema"].setdefault("examples", [example_of(parameter["schema"], schema)])
     parameters.append(_REQUEST_ID)
     for body in (operation.get("requestBody", {}), *answers):
         content = body.get("content", {})
@@ -111,18 +102,20 @@ def operations_of(schema: Schema) -> Iterator[tuple[str, str, Schema]]:
 
 
 def example_of(part: Schema, schema: Schema) -> Any:
-    """Return an example of a part of the schema: its own, or one put together from those of its properties."""
-    if "examples" in part:
-        return part["examples"][0]
+    """Return an example of a part of the schema: its own, its default, that of its parts, or one of its type."""
+    own = [*part.get("examples", ()), part.get("default")][0]
+    if own is not None:
+        return own
     if "$ref" in part:
         return example_of(schema["components"]["schemas"][part["$ref"].rpartition("/")[2]], schema)
     if choices := _choices(part):
         return example_of(choices[0], schema)
     if part.get("type") == "array":
-        return [example_of(part.get("items", {}), schema)]
-    if "const" in part or "enum" in part:
-        return part.get("const", part.get("enum", [None])[0])
-    return {name: example_of(each, schema) for name, each in part.get("properties", {}).items()}
+        return [example_of(part["items"], schema)]
+    if "properties" in part:
+        return {name: example_of(each, schema) for name, each in part["properties"].items()}
+    of_type = _EXAMPLES.get(str(part.get("format", part.get("type"))))
+    return part.get("const") or part.get("enum", [of_type])[0]
 
 
 def _choices(part: Schema) -> list[Schema]:

@@ -19,14 +19,20 @@ from starlette.types import Receive, Scope, Send
 from fairstream.data.filters import MAX_CHARACTERS
 from fairstream.service.api.auth import HISTORY_SCOPES, KEY, READ_SCOPES, CachedKey, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import JSON, REF, Body, Count, Id, Reply, Text, UserId
+from fairstream.service.api.schemas import JSON, REF, Body, Count, Id, ItemId, Reply, UserId
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.incoming import MAX_LENGTH, parse_json
 from fairstream.service.lists import Answer, Ask, with_user, written
 
 _DEFAULT_K = 20
-K = Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")]
-Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS)]
+_FILTER, _FILTER_ABOUT = 'category = "shoes" and price < 50 and stock > 0', "A condition on the properties of items."
+K = Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.", examples=[20])]
+Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS, description=_FILTER_ABOUT, examples=[_FILTER])]
+Exclude = Annotated[list[str], Query(description="Items that must not be in the list.", examples=[["alien"]])]
+Only = Annotated[
+    list[str] | None, Query(description="The only items that may be in the list.", examples=[["alien", "heat"]])
+]
+Explain = Annotated[bool, Query(description="Whether to say why: `because` for each item.")]
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
 _PROCESS, _numbers = secrets.token_hex(4).encode(), count(1)
@@ -37,18 +43,23 @@ router = APIRouter(tags=["recommend"])
 class RecommendedItem(Reply):
     """An item of a list."""
 
-    item_id: str
-    score: float | None
-    because: str | None = None
+    item_id: str = Field(examples=["alien"])
+    """Id of the item."""
+    score: float | None = Field(examples=[3.25])
+    """The model's score; null in a list by popularity."""
+    because: str | None = Field(None, examples=["aliens"])
+    """With `explain`: the item that the person has had and that is most similar to this one."""
 
 
 class Recommendations(Reply):
     """The best items, best first."""
 
-    list_id: str
-    user_id: str | None
-    """Id of the person; null for a session and for lists that are nobody's."""
-    model: str | None
+    list_id: str = Field(examples=["4f1c2a90-1b3"])
+    """Names this list, for `POST /v1/impressions`."""
+    user_id: str | None = Field(examples=["ann"])
+    """Id of the person; null for a session, and for lists of similar or popular items."""
+    model: str | None = Field(examples=["m00012"])
+    """Id of the model; null if there is none yet."""
     source: Literal["model", "popularity"] = Field(examples=["model"])
     """Popularity, if the model cannot score the person."""
     items: list[RecommendedItem]
@@ -58,7 +69,8 @@ class Recommendations(Reply):
 class ManyRecommendations(Reply):
     """Several lists of one model."""
 
-    model: str | None
+    model: str | None = Field(examples=["m00012"])
+    """Id of the model; null if there is none yet."""
     answers: list[Recommendations]
     """A list for each user or session, in the order of the request."""
 
@@ -72,11 +84,14 @@ class Question(Body):
     """Users; at most `limits.max_users`."""
     histories: list[list[Id]] | None = Field(None, examples=[[["alien", "blade-runner"]]])
     """Instead of users: the items that each anonymous session has had, in order."""
-    k: Count | None = None
-    exclude: list[Id] = Field([])
-    only: list[Id] | None = None
-    filter: str = Field("", max_length=MAX_CHARACTERS)
+    k: Count | None = Field(None, description=f"Number of items; {_DEFAULT_K} by default.", examples=[20])
+    exclude: list[Id] = Field([], examples=[["alien"]])
+    """Items that must not be in the lists."""
+    only: list[Id] | None = Field(None, examples=[["alien", "heat"]])
+    """The only items that may be in the lists."""
+    filter: str = Field("", max_length=MAX_CHARACTERS, description=_FILTER_ABOUT, examples=[_FILTER])
     explain: bool = False
+    """Whether to say why: `because` for each item."""
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
@@ -126,10 +141,10 @@ async def recommend(
     key: Reader,
     user_id: UserId,
     k: K = None,
-    exclude: Annotated[list[str], Query()] = [],  # noqa: B006
-    only: Annotated[list[str] | None, Query()] = None,
+    exclude: Exclude = [],  # noqa: B006
+    only: Only = None,
     where: Where = "",
-    explain: Annotated[bool, Query()] = False,
+    explain: Explain = False,
 ) -> Response:
     """Recommend the best items to a user, without those the user has had; unknown users get popular items.
 
@@ -209,7 +224,9 @@ async def popular_items(service: RunningService, _: Reader, k: K = None, where: 
     response_model=Recommendations,
     responses=problems(*_ERRORS, "unknown_id"),
 )
-async def similar_items(service: RunningService, _: Reader, item_id: Text, k: K = None, where: Where = "") -> Response:
+async def similar_items(
+    service: RunningService, _: Reader, item_id: ItemId, k: K = None, where: Where = ""
+) -> Response:
     """List the items most similar to one, by the model's vectors or else by the people who had both.
 
     Without vectors an item counts if at least five people had both; otherwise it would tell what they had.

@@ -48,11 +48,15 @@ OwnId = Annotated[
 ]
 """Ids that begin with ~ are the service's."""
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, strict=True)]
-UserId = Annotated[str, Path(min_length=1, max_length=MAX_LENGTH)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries on a page.")]
-
-Cursor = Annotated[str | None, Query(description="`cursor` of the page before.", min_length=1, max_length=MAX_LENGTH)]
-Number = Annotated[str | None, Query(description="`cursor` of the page before.", pattern="^[0-9]{1,9}$")]
+UserId = Annotated[str, Path(min_length=1, max_length=MAX_LENGTH, description="Id of the person.", examples=["ann"])]
+ItemId = Annotated[Text, Path(description="Id of the item.", examples=["alien"])]
+ModelId = Annotated[str, Path(description="Id of the model.", examples=["m00012"])]
+UpdateId = Annotated[str, Path(description="Id of the update.", examples=["u-5b7c9d21e0f43a68"])]
+RequestId = Annotated[str, Path(description="Id of the request.", examples=["5b7c9d21e0f43a68"])]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries on a page.", examples=[50])]
+_BEFORE, _CURSORS = "`cursor` of the page before.", ["12"]
+Cursor = Annotated[str | None, Query(description=_BEFORE, examples=_CURSORS, min_length=1, max_length=MAX_LENGTH)]
+Number = Annotated[str | None, Query(description=_BEFORE, examples=_CURSORS, pattern="^[0-9]{1,9}$")]
 
 
 class Page(Reply, Generic[T]):
@@ -61,7 +65,9 @@ class Page(Reply, Generic[T]):
     model_config = ConfigDict(json_schema_extra={"description": "A page of a long list."})
 
     data: list[T]
-    cursor: str | None
+    """The entries of this page."""
+    cursor: str | None = Field(examples=["12"])
+    """The `cursor` of the next page; null on the last one."""
 
     @classmethod
     def of(cls, entries: list[T], limit: int, position: str) -> Page[T]:
@@ -73,11 +79,15 @@ class Page(Reply, Generic[T]):
 class Event(Body):
     """What somebody did with an item."""
 
-    user_id: Id
-    item_id: Id
-    time: Annotated[float, Field(ge=-2_208_988_800, lt=253_402_300_800)] | datetime
+    user_id: Id = Field(examples=["ann"])
+    """Id of the person."""
+    item_id: Id = Field(examples=["alien"])
+    """Id of the item."""
+    time: Annotated[float, Field(ge=-2_208_988_800, lt=253_402_300_800)] | datetime = Field(
+        examples=["2026-11-16T09:30:00Z"]
+    )
     """Seconds since 1970, or ISO 8601 (UTC unless it says otherwise); at most `limits.max_future_seconds` ahead."""
-    kind: str | None = None
+    kind: str | None = Field(None, examples=["purchase"])
     """One of the kinds in `[events]` of fairstream.toml; without one, its `default`."""
     event_id: OwnId | Whole | None = Field(None, examples=["e1"])
     """An event sent again under the same id is stored once; without one the other fields identify it."""
@@ -93,7 +103,8 @@ class EventBatch(Body):
 class UserGroup(Body):
     """Somebody's group."""
 
-    user_id: Id
+    user_id: Id = Field(examples=["ann"])
+    """Id of the person."""
     group: Id = Field(examples=["F"])
     """The value of the attribute; one of `groups`, if fairstream.toml names them."""
 
@@ -107,7 +118,8 @@ class ItemChange(BaseModel):
         json_schema_extra={"examples": [{"item_id": "boot-42", "category": "shoes", "price": 79.9, "stock": 3}]},
     )
 
-    item_id: Id
+    item_id: Id = Field(examples=["boot-42"])
+    """Id of the item."""
     available: bool = True
     """Without it a new item is available, and a known one stays as it is."""
 
