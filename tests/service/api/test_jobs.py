@@ -1,10 +1,9 @@
-"""Updates and forgetting give way to requests."""
+"""Updates and forgetting in child processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.service import schema, updates
 from fairstream.service.api import jobs
-from fairstream.service.api.jobs import Forgetter, UpdateRunner, lower_priority
+from fairstream.service.api.jobs import Forgetter, UpdateRunner
 from fairstream.service.database import now, writing
 from fairstream.service.forgetting import request_forget
 from fairstream.service.registry import unpromoted_in_a_row
@@ -23,21 +22,13 @@ from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
 
 
-def test_a_process_in_the_background_has_a_lower_priority() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        lower_priority(process.pid)
-        priority = os.getpriority(os.PRIO_PROCESS, process.pid)
-        process.communicate(b"\n")
-    assert priority == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
-    lower_priority(process.pid)  # has ended: nothing happens
-
-
-def test_updates_run_in_the_background(
-    new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+def test_updates_run_in_processes_of_lower_priority(
+    new_workspace: Callable[..., Workspace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace, pids = new_workspace(), list[int]()
-    monkeypatch.setattr(sys, "executable", "/bin/true")  # a process, whatever it does
-    monkeypatch.setattr(jobs, "lower_priority", pids.append)
+    workspace, program = new_workspace(), tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nnice > {tmp_path}/priority\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))  # a process, whatever it does
     runner = UpdateRunner(workspace)
 
     async def run() -> None:
@@ -45,7 +36,7 @@ def test_updates_run_in_the_background(
         await asyncio.gather(*runner._running)
 
     asyncio.run(run())
-    assert len(pids) == 1
+    assert int((tmp_path / "priority").read_text()) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
     (update,) = updates.listed(workspace.engine)
     assert (update.state, update.reason) == ("failed", "its process ended with code 0 before the update did")
 
@@ -64,29 +55,27 @@ def test_an_update_whose_process_cannot_be_started_fails_at_once(
     asyncio.run(run())
     (failed,) = updates.listed(workspace.engine)
     assert failed.state == "failed"
-    assert "its process cannot be run" in str(failed.reason)
+    assert "its process ended with code 127" in str(failed.reason)
     assert updates.request(workspace, "nobody has to wait").state == "queued"
 
 
 def test_an_update_ends_with_the_service(new_workspace: Callable[..., Workspace], tmp_path: Path) -> None:
-    workspace, pids = new_workspace(), list[int]()
-    endless = tmp_path / "endless"
-    endless.write_text("#!/bin/sh\nexec sleep 1000\n")
+    workspace, endless, file = new_workspace(), tmp_path / "endless", tmp_path / "pid"
+    endless.write_text(f"#!/bin/sh\necho $$ > {file}.new; mv {file}.new {file}; exec sleep 1000\n")
     endless.chmod(0o755)
 
     async def run() -> None:
         runner = UpdateRunner(workspace)
         await runner.request("test")
-        while not pids:
+        while not file.exists():
             await asyncio.sleep(0.01)
         await runner.stop()
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "executable", str(endless))
-        patched.setattr(jobs, "lower_priority", pids.append)
         asyncio.run(run())
     with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+        os.kill(int(file.read_text()), 0)
     (stopped,) = updates.listed(workspace.engine)
     assert (stopped.state, unpromoted_in_a_row(workspace.engine)) == ("interrupted", [])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -25,12 +24,11 @@ from fairstream.service.worker import FORGET
 from fairstream.service.workspace import Workspace
 
 _MAX_LOGGED = 2000
-_NICE = 10  # how much lower the priority of child processes is than that of the service
 _log = logging.getLogger("fairstream.api")
 
 
 async def repeat(step: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
-    """Repeat a step until cancelled; an exception is logged, once for each kind in a row."""
+    """Repeat a step until cancelled; log an exception once for each kind in a row."""
     last = None
     while True:
         try:
@@ -46,15 +44,14 @@ async def repeat(step: Callable[[], Awaitable[object]], seconds: float, name: st
 async def run_worker(folder: Path, task: str) -> tuple[int, str]:
     """Run `fairstream.service.worker` in a child process of lower priority; return its exit code and errors.
 
-    The process ends if the caller is cancelled; nothing unfinished of its work counts.
+    Cancelling the caller ends the process; none of its unfinished work counts.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fairstream.service.worker", str(folder), task),
+        *("nice", "-n", "10", sys.executable, "-m", "fairstream.service.worker", str(folder), task),
         stdin=DEVNULL,
         stdout=DEVNULL,
         stderr=PIPE,
     )
-    lower_priority(process.pid)  # before it has threads, which inherit it
     try:
         _, errors = await process.communicate()
     finally:
@@ -62,12 +59,6 @@ async def run_worker(folder: Path, task: str) -> tuple[int, str]:
             process.terminate()
         await process.wait()
     return process.returncode or 0, errors.decode(errors="replace").strip()[-_MAX_LOGGED:]
-
-
-def lower_priority(pid: int) -> None:
-    """Let a process run at a lower priority than this one."""
-    with suppress(OSError):  # it has ended already
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 class UpdateRunner:
@@ -85,7 +76,7 @@ class UpdateRunner:
         return update
 
     async def request_if_due(self, every: Every) -> None:
-        """Queue and run an update if the schedule wants one and no other process has it."""
+        """Queue and run an update if it is due and no other process has queued it."""
         update = await asyncio.to_thread(updates.request_if_due, self._workspace, every, "schedule")
         if update is not None:
             self._start(update)
@@ -101,7 +92,7 @@ class UpdateRunner:
         task.add_done_callback(self._running.discard)
 
     async def look(self) -> None:
-        """Find out what keeps updates from learning."""
+        """Read what keeps updates from learning."""
         self.problems = await asyncio.to_thread(self._read_problems)
 
     def _read_problems(self) -> list[str]:
@@ -113,18 +104,18 @@ class UpdateRunner:
         ]
 
     async def _run(self, update: Update) -> None:
-        """Run an update in a process; only its row tells how it ended."""
+        """Run an update in a process; its row holds the outcome."""
         begin = time.monotonic()
         _log.info("update started", extra={"id": update.id, "by": update.requested_by})
         end: tuple[UpdateState, str] = "interrupted", "the service ended while it ran; the next update begins again"
         errors = ""
         try:
             code, errors = await run_worker(self._workspace.folder, update.id)
-            if code != -SIGTERM:  # else somebody stops the service and all of its processes
+            if code != -SIGTERM:  # otherwise the service and all of its processes are being stopped
                 end = "failed", f"its process ended with code {code} before the update did"
         except Exception as error:
             end = "failed", f"its process cannot be run: {cause_of(error)}"
-        finally:  # also when this task is cancelled, because the service stops
+        finally:  # also if the service stops and cancels this task
             await asyncio.to_thread(updates.close_left, self._workspace, update.id, *end)
         try:
             outcome = await asyncio.to_thread(updates.get, self._workspace.engine, update.id)
@@ -137,7 +128,7 @@ class UpdateRunner:
 
 
 class Forgetter:
-    """Completes requests to be forgotten, many in one pass, in a child process."""
+    """Completes requests to forget people, many in one pass, in a child process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -148,7 +139,7 @@ class Forgetter:
         self._wanted.set()
 
     async def step(self) -> None:
-        """Wait for a request, then complete all there are."""
+        """Wait for a request, then complete all pending ones."""
         await self._wanted.wait()
         self._wanted.clear()
         try:
