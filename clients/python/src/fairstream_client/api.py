@@ -405,12 +405,12 @@ class Question(TypedDict):
 
 
 class Readiness(TypedDict):
-    """Whether the service can answer, with which model, and what is wrong."""
+    """Whether the service can answer, its model, and its problems."""
 
     status: Literal["ready", "degraded", "unavailable"]
-    """Degraded: it answers, but something is wrong. Unavailable: it cannot make lists."""
+    """Degraded: it answers, but has problems. Unavailable: it cannot make lists."""
     model: str | None
-    """Id of the model that answers; null: there is none yet, and lists are by popularity."""
+    """Id of the serving model; null if there is none yet, and lists are by popularity."""
     problems: list[str]
     """What is wrong, each in a sentence."""
 
@@ -869,9 +869,9 @@ class Client(Transport):
         return self.iterate(lambda cursor: self.list_audit(cursor=cursor, limit=limit))
 
     def forget_user(self, user_id: str) -> ForgetRequest:
-        """Forget a person: events and lists at once, the attribute and what models have learned soon after.
+        """Forget a person: events and lists at once, the attribute and the traces in models soon after.
 
-        An id without events is accepted, too: completing the request searches the attributes and the models.
+        An id without events is accepted, too: the attributes and the models may know it.
 
         The key needs the scope admin.
         """
@@ -879,7 +879,7 @@ class Client(Transport):
         return answer
 
     def show_privacy(self) -> PrivacyStatus:
-        """Show what may be published about groups in a quarter, and how much of it is spent.
+        """Show a quarter's privacy budget for numbers of groups, and how much of it is spent.
 
         The key needs the scope read.
         """
@@ -895,7 +895,7 @@ class Client(Transport):
         return answer
 
     def export_user(self, user_id: str) -> dict[str, Any]:
-        """Export what is stored about a person: events, attribute, and the models that know the id.
+        """Export the data of a person: events, attribute, and the models that know the id.
 
         The key needs the scope admin.
         """

@@ -116,7 +116,7 @@ def _from_sentence(error: BaseException) -> ApiError:
         if isinstance(error, kind):
             fields = {name: getattr(error, name) for name in _FIELDS if hasattr(error, name)}
             return ApiError(code, str(error), retry_after=_RETRY_SECONDS if code == "not_ready" else None, **fields)
-    return ApiError("internal", "Internal error; the log of the service has the details.")
+    return ApiError("internal", "Internal error; see the service log.")
 
 
 def _from_storage(error: Any) -> ApiError:

@@ -38,12 +38,12 @@ class Liveness(Reply):
 
 
 class Readiness(Reply):
-    """Whether the service can answer, with which model, and what is wrong."""
+    """Whether the service can answer, its model, and its problems."""
 
     status: Literal["ready", "degraded", "unavailable"] = Field(examples=["ready"])
-    """Degraded: it answers, but something is wrong. Unavailable: it cannot make lists."""
+    """Degraded: it answers, but has problems. Unavailable: it cannot make lists."""
     model: str | None = Field(examples=["m00012"])
-    """Id of the model that answers; null: there is none yet, and lists are by popularity."""
+    """Id of the serving model; null if there is none yet, and lists are by popularity."""
     problems: list[str] = Field(examples=[[]])
     """What is wrong, each in a sentence."""
 
@@ -85,10 +85,10 @@ def metrics(service: RunningService, _: Reader) -> Response:
     service.measure()
     families, model = list[Metric](), service.serving.status().model
     if model is not None:
-        families.append(InfoMetricFamily("fairstream_model", "The model that answers.", value={"id": model}))
+        families.append(InfoMetricFamily("fairstream_model", "The serving model.", value={"id": model}))
     try:
         families += [*_of_workspace(service), _gauge("database_up", "The database can be read.", 1)]
-    except (FairstreamError, SQLAlchemyError):  # the other numbers are wanted most when the database is away
+    except (FairstreamError, SQLAlchemyError):  # an outage is when the other numbers matter most
         families.append(_gauge("database_up", "The database can be read.", 0))
     return Response(service.metrics.text(families), media_type=CONTENT_TYPE_LATEST)
 
@@ -98,7 +98,7 @@ def _gauge(name: str, about: str, value: float) -> Metric:
 
 
 def _of_workspace(service: Service) -> Iterator[Metric]:
-    """Yield what the database says, whichever process has done it."""
+    """Yield the numbers of all processes, from the database."""
     engine, rows = service.workspace.engine, schema.updates.c
     yield _gauge("open_events", "Events for the next update.", service.store.n_open())
     with engine.connect() as connection:
@@ -124,7 +124,7 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
         yield _gauge("ndcg", "NDCG on the last closed period.", mean)
     _, gap = latest_gap(periods)
     if gap is not None:
-        yield _gauge("largest_gap", "The largest gap of a group that was published last.", gap.value)
+        yield _gauge("largest_gap", "The largest gap of a group, as last published.", gap.value)
         if gap.margin is not None:
             about = "Half of the 95 % interval of the largest gap, privacy noise included."
             yield _gauge("largest_gap_margin", about, gap.margin)

@@ -34,7 +34,7 @@ class Bucket:
 
 
 class BodyLimits:
-    """Middleware: refuses bodies that are too large, each by itself (413) or all that arrive together (503)."""
+    """Middleware: refuse a body that is too large (413), or several that are too large together (503)."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app, self._max, self._room = app, max_bytes, _BODIES_AT_ONCE * max_bytes

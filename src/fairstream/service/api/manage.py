@@ -107,7 +107,7 @@ def list_periods(
 
 
 def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> list[FullPeriod]:
-    """Return closed periods after one, with the levels that the target chose."""
+    """Return the closed periods after a given one, with the levels that the target chose."""
     periods, rows = closed_periods(engine, after=after, limit=limit), schema.models.c
     query = select(rows.t, rows.about).where(rows.t.in_([period.t for period in periods]))
     with engine.connect() as connection:
@@ -164,9 +164,9 @@ def list_audit(
 
 @router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems("disk_full"))
 async def forget_user(service: RunningService, key: Admin, user_id: UserId, response: Response) -> ForgetRequest:
-    """Forget a person: events and lists at once, the attribute and what models have learned soon after.
+    """Forget a person: events and lists at once, the attribute and the traces in models soon after.
 
-    An id without events is accepted, too: completing the request searches the attributes and the models.
+    An id without events is accepted, too: the attributes and the models may know it.
     """
     n_events = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name)
     service.serving.forget([user_id])
@@ -178,7 +178,7 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId, resp
 
 @router.get("/v1/privacy", operation_id="show_privacy", responses=problems())
 def show_privacy(service: RunningService, _: Reader) -> PrivacyStatus:
-    """Show what may be published about groups in a quarter, and how much of it is spent."""
+    """Show a quarter's privacy budget for numbers of groups, and how much of it is spent."""
     return PrivacyStatus.of(service.workspace.engine, service.workspace.config.privacy)
 
 
@@ -198,8 +198,8 @@ def show_forgetting(service: RunningService, _: Admin, id: RequestId) -> Forgett
     },
 )
 async def export_user(service: RunningService, _: Admin, user_id: UserId) -> Response:
-    """Export what is stored about a person: events, attribute, and the models that know the id."""
+    """Export the data of a person: events, attribute, and the models that know the id."""
     document = await asyncio.to_thread(export, service.workspace, user_id)
     if document is None:
-        raise ApiError("unknown_id", "This user is unknown: there is no event, no attribute and no model with this id.")
+        raise ApiError("unknown_id", "No event, attribute or model has this user id.")
     return JSONResponse(document)

@@ -43,9 +43,9 @@ _SENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROCESS, _numbers = f"{secrets.token_hex(4)}-", count(1)
 REQUEST_ID: ContextVar[str | None] = ContextVar("request id", default=None)
-"""The id of the present request, in every line of its log."""
+"""The id of the current request, for every line that it logs."""
 SHOP: ContextVar[str | None] = ContextVar("shop", default=None)
-"""The workspace that a request or a task belongs to, in every line of its log."""
+"""The workspace of the current request or task, for every line that it logs."""
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _log = logging.getLogger("fairstream.api")
 _requests = logging.getLogger("fairstream.requests")
@@ -66,14 +66,14 @@ class JsonFormatter(logging.Formatter):
 class LogQueue(logging.handlers.QueueHandler):
     """Passes records to a thread that writes them, so that a slow reader of the log delays no request.
 
-    A full queue drops records; a count of them follows the next record that fits.
+    A full queue drops records; their number follows the next record that fits.
     """
 
     def __init__(self, stream: TextIO | None = None, max_waiting: int = _MAX_WAITING) -> None:
         super().__init__(queue.Queue(max_waiting))
         writer = logging.StreamHandler(stream)
         writer.setFormatter(JsonFormatter())
-        writer.handleError = lambda record: None  # type: ignore[method-assign]  # nobody reads the stream any more
+        writer.handleError = lambda record: None  # type: ignore[method-assign]  # the stream is closed
         self.listener = logging.handlers.QueueListener(self.queue, writer)
         self._n_lost = 0
 
@@ -171,7 +171,7 @@ class Metrics:
 
 
 def _drop_dead_workers(folder: Path) -> None:
-    """Remove the gauges of workers that were killed; their counters stay."""
+    """Remove the gauges of killed workers, and keep their counters."""
     for file in folder.glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])
         try:
@@ -181,13 +181,13 @@ def _drop_dead_workers(folder: Path) -> None:
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the id that the client has sent, or a new one."""
+    """Return the client's id of the request, or a new one."""
     sent: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
     return sent.decode() if _SENT_ID.fullmatch(sent) else f"{_PROCESS}{next(_numbers):x}"
 
 
 class RequestLogging:
-    """The outermost middleware: counts, times and logs every request, and answers every exception."""
+    """The outermost middleware: count, time and log every request, and answer every exception."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -222,7 +222,7 @@ class RequestLogging:
         self._note(scope, status, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        # The route as declared, because a path names users; a client may send any method.
+        # The declared route, because a path names users; and a client may send any method.
         route = str(getattr(scope.get("route"), "path_format", "other"))
         method: str = scope["method"] if scope["method"] in _METHODS else "other"
         metrics = self._metrics

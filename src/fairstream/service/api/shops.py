@@ -1,4 +1,4 @@
-"""Several workspaces in one process: each at /w/NAME/, by the name of its folder; one alone also at /."""
+"""Several workspaces in one process: each at /w/NAME/, by the name of its folder; a single one also at /."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _log = logging.getLogger("fairstream.api")
 
 
 def workspaces_in(folders: Sequence[Path]) -> list[Path]:
-    """Return the workspaces among folders, and those inside of folders that hold some; raise if two share a name."""
-    found: list[Path] = []
+    """Return folders, each replaced by the workspaces inside of it if there are any; raise if two share a name."""
+    workspaces: list[Path] = []
     for folder in folders:
         inside = [] if (folder / FILE).is_file() else sorted(path.parent for path in folder.glob(f"*/{FILE}"))
-        found += inside or [folder]
-    names = [folder.resolve().name for folder in found]
+        workspaces += inside or [folder]
+    names = [folder.resolve().name for folder in workspaces]
     for name in names if len(names) > 1 else ():
         if names.count(name) > 1 or not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"each folder's name becomes part of addresses and must be unique, of at most 64 letters, digits and "
                 f"._-, got {name!r}; rename the folder"
             )
-    return found
+    return workspaces
 
 
 class Shop:
-    """A workspace that is served as soon as it opens, and tried again until then."""
+    """A workspace that is opened and served; while that fails, it is tried again."""
 
     def __init__(self, folder: Path, name: str | None, every: str | None) -> None:
         self._folder, self._name, self._every = folder, name, every
@@ -98,10 +98,10 @@ class Shops:
             await self._answer(shop, path)(scope, receive, send)
 
     def _answer(self, shop: Shop | None, path: str) -> Response:
-        """Answer what no shop answers."""
+        """Answer for a shop that is not open, and for all shops together."""
         if shop is not None:
-            why = "is starting" if shop.error is None else f"cannot be opened ({error_from(shop.error).code})"
-            return ApiError("not_ready", f"This shop {why}; the log of the service has the details.").response()
+            state = "is starting" if shop.error is None else f"cannot be opened ({error_from(shop.error).code})"
+            return ApiError("not_ready", f"This shop {state}; see the service log.").response()
         if path == "/healthz":
             return JSONResponse({"status": "alive"})
         if path == "/readyz":
