@@ -62,8 +62,8 @@ class Period(Record):
     """Quality of the model in service, before it learned the period."""
 
 
-class Model(Record):
-    """A candidate, and what the gate decided."""
+class ModelSummary(Record):
+    """A candidate without its details."""
 
     id: str = Field(examples=["m00012"])
     """Id of the model."""
@@ -73,12 +73,17 @@ class Model(Record):
     """The model that it was fine-tuned from; null for the first one."""
     state: Literal["promoted", "rejected", "failed"]
     """What the gate decided."""
-    folder: str = Field(examples=["m00012"])
-    """Name of its files, which never change: forgetting writes new ones."""
     created: Time
     """When it was created."""
     training_seconds: float = Field(examples=[71.5])
     """How long training took."""
+
+
+class Model(ModelSummary):
+    """A candidate, and what the gate decided."""
+
+    folder: str = Field(examples=["m00012"])
+    """Name of its files, which never change: forgetting writes new ones."""
     decision: dict[str, Any] = Field(examples=[{"promote": True, "reason": "all checks passed"}])
     """The gate's checks, each with its numbers."""
     about: dict[str, Any] = Field(examples=[{"n_users": 48_210, "n_items": 3_702}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -71,3 +72,23 @@ def test_reading_keys_store_no_impressions(shared: tuple[Workspace, Running]) ->
     _, client = shared
     body = {"impressions": [{"user_id": "u", "items": ["a"]}]}
     assert client.post("/v1/impressions", json=body, headers=client.keys.read).status_code == 403
+
+
+def test_a_large_body_is_parsed_beside_the_event_loop(
+    shared: tuple[Workspace, Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = shared
+    service, threads = client.app.state.service, set[str]()
+    stamp = service.stamp
+
+    def noted(*arguments: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return stamp(*arguments)
+
+    monkeypatch.setattr(service, "stamp", noted)
+    lists = [{"user_id": "u", "items": [f"item {n}"]} for n in range(1000)]
+    assert post(client, *lists).json()["accepted"] == 1000
+    large = threads.copy()
+    threads.clear()
+    assert post(client, lists[0]).status_code == 200
+    assert not threads & large

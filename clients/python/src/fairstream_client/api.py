@@ -149,27 +149,18 @@ class FullModel(TypedDict):
     """The model that it was fine-tuned from; null for the first one."""
     state: Literal["promoted", "rejected", "failed"]
     """What the gate decided."""
-    folder: str
-    """Name of its files, which never change: forgetting writes new ones."""
     created: str
     """When it was created."""
     training_seconds: float
     """How long training took."""
+    folder: str
+    """Name of its files, which never change: forgetting writes new ones."""
     decision: dict[str, Any]
     """The gate's checks, each with its numbers."""
     about: dict[str, Any]
     """Configuration, hash of the data, versions and sizes."""
     in_service: bool
     """Whether this model answers now."""
-
-
-class FullModelPage(TypedDict):
-    """A page of a long list."""
-
-    data: list[FullModel]
-    """The entries of this page."""
-    cursor: str | None
-    """The `cursor` of the next page; null on the last one."""
 
 
 class FullPeriod(TypedDict):
@@ -289,6 +280,36 @@ class ModelInService(TypedDict):
 
     model: str
     """Id of the model."""
+
+
+class ModelRow(TypedDict):
+    """A model in a list; `GET /v1/models/ID` adds its checks and configuration."""
+
+    id: str
+    """Id of the model."""
+    t: int
+    """Number of its period, from 0."""
+    parent: str | None
+    """The model that it was fine-tuned from; null for the first one."""
+    state: Literal["promoted", "rejected", "failed"]
+    """What the gate decided."""
+    created: str
+    """When it was created."""
+    training_seconds: float
+    """How long training took."""
+    in_service: bool
+    """Whether this model answers now."""
+    reason: str | None
+    """Why the gate decided so, in a sentence."""
+
+
+class ModelRowPage(TypedDict):
+    """A page of a long list."""
+
+    data: list[ModelRow]
+    """The entries of this page."""
+    cursor: str | None
+    """The `cursor` of the next page; null on the last one."""
 
 
 class Options(TypedDict):
@@ -636,6 +657,27 @@ class Client(Transport):
         answer: UsersAnswer = self.request("PUT", "/v1/users", body=body)
         return answer
 
+    def ingest_impressions(self, body: Impressions) -> ImpressionsReceipt:
+        """Store lists that people saw; it answers when they are on disk.
+
+        The key needs the scope ingest.
+        """
+        answer: ImpressionsReceipt = self.request("POST", "/v1/impressions", body=body)
+        return answer
+
+    def report_impressions(self, *, hours: int | None = None) -> Report:
+        """Report what was shown in the last hours, and the events that followed.
+
+        The key needs the scope read.
+
+        Parameters
+        ----------
+        hours
+            How far back.
+        """
+        answer: Report = self.request("GET", "/v1/impressions/report", query={"hours": hours})
+        return answer
+
     def put_items(self, body: list[ItemChange]) -> ItemsReceipt:
         """Add, describe, withdraw and restore items, all of them or none.
 
@@ -697,27 +739,6 @@ class Client(Transport):
         The key needs the scope admin.
         """
         answer: list[Rule] = self.request("PUT", "/v1/rules", body=body)
-        return answer
-
-    def ingest_impressions(self, body: Impressions) -> ImpressionsReceipt:
-        """Store lists that people saw; the answer comes when they are on disk.
-
-        The key needs the scope ingest.
-        """
-        answer: ImpressionsReceipt = self.request("POST", "/v1/impressions", body=body)
-        return answer
-
-    def report_impressions(self, *, hours: int | None = None) -> Report:
-        """Report what was shown in the last hours, and what came of it.
-
-        The key needs the scope read.
-
-        Parameters
-        ----------
-        hours
-            How far back.
-        """
-        answer: Report = self.request("GET", "/v1/impressions/report", query={"hours": hours})
         return answer
 
     def show_experiment(self) -> Experiment:
@@ -806,7 +827,7 @@ class Client(Transport):
         """Yield the entries of all pages of `list_periods`."""
         return self.iterate(lambda cursor: self.list_periods(cursor=cursor, limit=limit))
 
-    def list_models(self, *, cursor: str | None = None, limit: int | None = None) -> FullModelPage:
+    def list_models(self, *, cursor: str | None = None, limit: int | None = None) -> ModelRowPage:
         """List models, the newest first.
 
         The key needs the scope read.
@@ -818,10 +839,10 @@ class Client(Transport):
         limit
             The most entries on a page.
         """
-        answer: FullModelPage = self.request("GET", "/v1/models", query={"cursor": cursor, "limit": limit})
+        answer: ModelRowPage = self.request("GET", "/v1/models", query={"cursor": cursor, "limit": limit})
         return answer
 
-    def iterate_models(self, *, limit: int | None = None) -> Iterator[FullModel]:
+    def iterate_models(self, *, limit: int | None = None) -> Iterator[ModelRow]:
         """Yield the entries of all pages of `list_models`."""
         return self.iterate(lambda cursor: self.list_models(cursor=cursor, limit=limit))
 

@@ -1,24 +1,49 @@
-"""POST /v1/events and PUT /v1/users."""
+"""POST /v1/events, PUT /v1/users, POST /v1/impressions and GET /v1/impressions/report."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import pyarrow as pa
-from fastapi import APIRouter, Request
-from pydantic import Field
+from fastapi import APIRouter, Query, Request
+from pydantic import Field, StrictFloat
 
-from fairstream.service.api.auth import Ingester, UserWriter
+from fairstream.service.api.auth import Ingester, Reader, UserWriter
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import JSON, JSON_LINES, Event, EventBatch, Reply, UserGroup, body_of
-from fairstream.service.api.service import RunningService
-from fairstream.service.incoming import Rows, batch_from_json, parse_json, parse_json_lines, people_from_json
+from fairstream.service.api.schemas import (
+    JSON,
+    JSON_LINES,
+    PLAIN,
+    Body,
+    Event,
+    EventBatch,
+    Id,
+    Reply,
+    Text,
+    UserGroup,
+    body_of,
+    json_body_of,
+    parse_body,
+)
+from fairstream.service.api.service import RunningService, Service
+from fairstream.service.database import now
+from fairstream.service.impressions import ImpressionsReceipt, Report, Shown
+from fairstream.service.incoming import (
+    Rows,
+    batch_from_json,
+    micros_of,
+    parse_json,
+    parse_json_lines,
+    people_from_json,
+)
 from fairstream.service.people import UsersReceipt
 from fairstream.service.settings import EventKinds, Limits
 from fairstream.service.workspace import Workspace
 
-_QUICK_BYTES = 1 << 14  # threads parse larger bodies, so that they delay no other request
+T = TypeVar("T")
+_QUICK_BYTES = 1 << 14
 BODY = ("body_too_large", "wrong_type", "overloaded", "disk_full")
 router = APIRouter(tags=["ingest"])
 
@@ -34,6 +59,28 @@ def _events_in(body: bytes, kind: str, limits: Limits, kinds: EventKinds) -> pa.
     if isinstance(content, dict):
         content = content["events"] if content.keys() == {"events"} else [content]
     return batch_from_json(content, limits, kinds)
+
+
+class Impression(Body):
+    """A list that somebody saw."""
+
+    user_id: Id = Field(examples=["ann"])
+    """Who saw it."""
+    items: list[Id] = Field(min_length=1, max_length=1000, examples=[["boot-42", "sock-7"]])
+    """The items that were shown, in their order."""
+    time: StrictFloat | str | None = Field(None, examples=["2026-01-31T12:00:00Z"])
+    """When it was shown: seconds since 1970 or ISO 8601; now if it is missing."""
+    list_id: str | None = Field(None, max_length=8192, pattern=PLAIN, examples=["m00001-5f2a"])
+    """`list_id` of the response that held the list; a list that is sent again under its id is stored once."""
+    placement: Text | None = Field(None, examples=["home"])
+    """Where it was shown."""
+
+
+class Impressions(Body):
+    """Lists that people saw."""
+
+    impressions: list[Impression] = Field(max_length=10_000)
+    """The lists; all of them are stored or none."""
 
 
 class EventsAnswer(Reply):
@@ -70,9 +117,7 @@ class UsersAnswer(Reply):
 async def ingest_events(request: Request, service: RunningService, key: Ingester) -> EventsAnswer:
     """Store events, all of them or none; it answers when they are on disk."""
     kind, body = content_type(request), await request.body()
-    arguments = body, kind, service.limits, service.workspace.config.events
-    is_quick = len(body) <= _QUICK_BYTES
-    batch = _events_in(*arguments) if is_quick else await asyncio.to_thread(_events_in, *arguments)
+    batch = await _parsed(_events_in, body, kind, service.limits, service.workspace.config.events)
     receipt = await service.writer.store(batch, key.name if key.scope == "ingest" else None)
     for outcome, n in vars(receipt).items():
         service.metrics.events(outcome).inc(n)
@@ -101,6 +146,48 @@ def _put_users(workspace: Workspace, body: bytes, kind: str) -> UsersReceipt:
     users = people_from_json(objects_in(body, kind, "user"), value="group", allowed=workspace.config.groups)
     with workspace.people() as people:
         return people.put(users)
+
+
+@router.post(
+    "/v1/impressions",
+    operation_id="ingest_impressions",
+    openapi_extra=json_body_of(Impressions),
+    responses=problems("body_too_large", "overloaded", "disk_full"),
+)
+async def ingest_impressions(request: Request, service: RunningService, _: Ingester) -> ImpressionsReceipt:
+    """Store lists that people saw; it answers when they are on disk."""
+    return await service.impressions.ask(await _parsed(_lists_in, await request.body(), service))
+
+
+def _lists_in(body: bytes, service: Service) -> list[Shown]:
+    moment, latest = now(), service.limits.max_future_seconds
+    lists, rows = [], Rows("impression")
+    for row, each in enumerate(parse_body(Impressions, body).impressions):
+        time = moment if each.time is None else micros_of(each.time, row, rows)
+        if time > moment + latest * 1_000_000:
+            raise rows.error(row, f"time must be at most {latest} seconds ahead of the clock")
+        if len(set(each.items)) < len(each.items):
+            raise rows.error(row, "items must be different")
+        shown = service.stamp(each.user_id, each.items, time, each.list_id)
+        lists.append(shown._replace(placement=each.placement, has_time=each.time is not None))
+    return lists
+
+
+@router.get("/v1/impressions/report", operation_id="report_impressions", responses=problems())
+def report(
+    service: RunningService,
+    _: Reader,
+    hours: Annotated[int, Query(ge=1, le=24 * 366, description="How far back.")] = 24,
+) -> Report:
+    """Report what was shown in the last hours, and the events that followed."""
+    return Report.of(service.workspace.engine, hours)
+
+
+async def _parsed(parse: Callable[..., T], body: bytes, *arguments: object) -> T:
+    """Parse a small body here, and a large one in a thread, so that it delays no other request."""
+    if len(body) <= _QUICK_BYTES:
+        return parse(body, *arguments)
+    return await asyncio.to_thread(parse, body, *arguments)
 
 
 def content_type(request: Request) -> str:

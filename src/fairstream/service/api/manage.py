@@ -19,7 +19,7 @@ from fairstream.service.audit import entries
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.event_store import closed_periods
 from fairstream.service.forgetting import Request, export, get_request, request_forget, request_id
-from fairstream.service.records import Model, Period, Time, Update
+from fairstream.service.records import Model, ModelSummary, Period, Time, Update
 
 router = APIRouter(tags=["manage"])
 
@@ -59,6 +59,15 @@ class ForgetRequest(Reply):
 
 class Forgetting(Request):
     """A request to forget a person."""
+
+
+class ModelRow(ModelSummary):
+    """A model in a list; `GET /v1/models/ID` adds its checks and configuration."""
+
+    in_service: bool
+    """Whether this model answers now."""
+    reason: str | None = Field(examples=["all checks passed"])
+    """Why the gate decided so, in a sentence."""
 
 
 class FullModel(Model):
@@ -116,11 +125,13 @@ def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> l
 
 
 @router.get("/v1/models", operation_id="list_models", responses=problems("unknown_id"))
-def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[FullModel]:
+def list_models(service: RunningService, _: Reader, cursor: Cursor = None, limit: Limit = 50) -> Page[ModelRow]:
     """List models, the newest first."""
     models, serving = registry.models(service.workspace.engine, cursor, limit + 1), _serving(service)
-    rows = [FullModel(**vars(model), in_service=model.id == serving) for model in models]
-    return Page[FullModel].of(rows, limit, "id")
+    rows = [
+        ModelRow(**vars(model), in_service=model.id == serving, reason=model.decision.get("reason")) for model in models
+    ]
+    return Page[ModelRow].of(rows, limit, "id")
 
 
 @router.get("/v1/models/{model_id}", operation_id="show_model", responses=problems("unknown_id"))

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 
 from fairstream._version import __version__
 from fairstream.service.api.errors import CODES
+from fairstream.service.api.ingest import Impressions
 from fairstream.service.api.recommendations import Question
 from fairstream.service.api.schemas import JSON, JSON_LINES, REF, EventBatch, ItemChange, UserGroup
 from fairstream.service.dashboard.web import PageRoute, html, render, root_of
@@ -38,7 +39,13 @@ _REQUEST_ID = {
 _SENT_ID = {"description": "The id of the request.", "schema": _REQUEST_ID["schema"]}
 _EXAMPLES = {"integer": 3, "number": 0.5, "boolean": True, "object": {}, "date-time": "2026-11-16T09:30:00Z"}
 """Of types, for parts whose fields have none."""
-_BODIES = (EventBatch, ItemChange, Question, UserGroup)  # which threads parse, so that FastAPI does not know of them
+_BODIES = (
+    EventBatch,
+    Impressions,
+    ItemChange,
+    Question,
+    UserGroup,
+)  # which threads parse, so that FastAPI does not know of them
 
 
 def routes(described: Sequence[BaseRoute]) -> list[BaseRoute]:

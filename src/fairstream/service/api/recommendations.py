@@ -11,17 +11,16 @@ from itertools import count
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.types import Receive, Scope, Send
 
 from fairstream.data.filters import MAX_CHARACTERS
 from fairstream.service.api.auth import HISTORY_SCOPES, KEY, READ_SCOPES, CachedKey, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import JSON, REF, Body, Count, Id, ItemId, Reply, UserId
+from fairstream.service.api.schemas import JSON, Body, Count, Id, ItemId, Reply, UserId, json_body_of, parse_body
 from fairstream.service.api.service import RunningService, Service
-from fairstream.service.incoming import MAX_LENGTH, parse_json
+from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.lists import Answer, Ask, with_user, written
 
 _DEFAULT_K = 20
@@ -100,9 +99,6 @@ class Question(Body):
         return self
 
 
-QUESTION_BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"{REF}Question"}}}}}
-
-
 class ListRoute(APIRoute):
     """Answers a GET with no parameter but k without FastAPI's parsing, which costs more than a cached list.
 
@@ -168,7 +164,7 @@ router.add_api_route(
 @router.post(
     "/v1/recommendations",
     operation_id="recommend_many",
-    openapi_extra=QUESTION_BODY,
+    openapi_extra=json_body_of(Question),
     response_model=ManyRecommendations,
     responses=problems(*_ERRORS, "body_too_large"),
 )
@@ -183,7 +179,7 @@ async def recommend_many(request: Request, service: RunningService, key: Reader)
 
 def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
     """Answer a batch, from its body to the bytes of the answer: all of it takes too long for the event loop."""
-    question = _question(body)
+    question = parse_body(Question, body)
     k, limit = _checked_k(service, question.k), service.limits.max_users
     if len(question.users or question.histories or []) > limit:
         raise ApiError("invalid", f"At most {limit} lists may be requested at once.")
@@ -201,13 +197,6 @@ def _many(service: Service, key: CachedKey, body: bytes) -> bytes:
     service.metrics.lists("popularity").inc(n_popular)
     service.metrics.lists("model").inc(len(lists) - n_popular)
     return b'{"model":%b,"answers":[%b]}' % (json.dumps(current.id).encode(), b",".join(lists))
-
-
-def _question(body: bytes) -> Question:
-    try:
-        return Question.model_validate(parse_json(body, "the body"))
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
 
 
 @router.get(

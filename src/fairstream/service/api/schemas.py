@@ -6,13 +6,15 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Path, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
-from fairstream.service.incoming import MAX_LENGTH
+from fairstream.service.incoming import MAX_LENGTH, parse_json
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
 REF = "#/components/schemas/"
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 def _digits(value: Any) -> Any:
@@ -122,6 +124,20 @@ class ItemChange(BaseModel):
     """Id of the item."""
     available: bool = True
     """Without it a new item is available, and a known one stays as it is."""
+
+
+def parse_body(model: type[M], body: bytes) -> M:
+    """Parse a body; in a thread, unlike FastAPI, which parses on the event loop while every other request waits."""
+    try:
+        return model.model_validate(parse_json(body, "the body"))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+def json_body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a body that `parse_body` parses."""
+    schema = {"$ref": f"{REF}{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}}
 
 
 def body_of(model: type[BaseModel], *others: type[BaseModel]) -> dict[str, Any]:
