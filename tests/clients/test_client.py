@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 
 from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
-from live_services import Running, add_model, make_keys, running
+from live_services import Running, add_model, make_keys, running, served
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 sys.path.append(str(CLIENTS / "python" / "src"))
@@ -180,3 +181,15 @@ def test_a_request_is_repeated_when_the_service_says(
     with Client(str(http.base_url), key, retries=0) as impatient, pytest.raises(ApiError) as refused:
         list(map(Client.list_models, [impatient] * 10))
     assert (refused.value.status, refused.value.code) == (429, "too_many_requests")
+
+
+def test_a_proxy_may_say_when_to_repeat_by_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairstream_client.transport.time.sleep", lambda _: None)
+    statuses = [503, 200]
+
+    async def proxy(scope: Any, receive: Any, send: Any) -> None:
+        date = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
+        await JSONResponse({"status": "alive"}, statuses.pop(0), date)(scope, receive, send)
+
+    with served(proxy, lifespan="off") as address, Client(address) as client:
+        assert client.healthz() == {"status": "alive"}

@@ -101,7 +101,7 @@ class Transport:
                 continue
             if answer.is_success or answer.status_code in answers:
                 return answer.json() if answer.headers["content-type"].startswith("application/json") else answer.text
-            wait = float(answer.headers.get("retry-after", 1))
+            wait = _seconds(answer.headers.get("retry-after", ""))
             if is_last or answer.status_code not in _RETRIED or wait > self._max_wait:
                 raise _error(answer, request_id)
             time.sleep(wait)
@@ -110,6 +110,10 @@ class Transport:
 
 def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _seconds(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdecimal() else 1.0  # of a proxy, which may send a date or nothing
 
 
 def _error(answer: httpx.Response, request_id: str) -> ApiError:
