@@ -107,6 +107,7 @@ def test_one_shop_alone_is_at_both_addresses(new_workspace: Maker) -> None:
             assert client.get(f"{root}/readyz").json()["status"] == "ready"  # the model was loaded before
             assert client.get(f"{root}/v1/users/u1/recommendations", headers=keys.read).status_code == 200
             assert client.get(f"{root}/").headers["location"] == f"{root}/login"
+        assert client.get("/w/workspace0/w/workspace0/v1/audit").status_code == 404  # and no request without a key
         assert 'shop="' not in client.get("/metrics", headers=keys.read).text
 
 

@@ -113,7 +113,7 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path: str = scope["path"]
+            path: str = scope["path"].removeprefix(scope.get("root_path", ""))
             if (path.startswith("/v1/") or path == "/metrics") and path not in self._public:
                 scope[KEY] = await self._keys.authenticate(scope)
         await self._app(scope, receive, send)

@@ -90,7 +90,7 @@ class Shops:
         shop, path = self._only, scope["path"]
         if (match := _PATH.fullmatch(path)) is not None and match[2] in self._shops:
             shop = self._shops[match[2]]
-            scope["root_path"], scope["path"] = match[1], match[3] or "/"
+            scope["root_path"], scope["path"] = match[1], match[1] + (match[3] or "/")
             SHOP.set(match[2] if self._only is None else None)
         if shop is not None and shop.app is not None:
             await shop.app(scope, receive, send)
