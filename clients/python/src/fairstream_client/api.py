@@ -416,9 +416,9 @@ class Question(TypedDict):
     k: NotRequired[int | None]
     """Number of items; 20 by default."""
     exclude: NotRequired[list[str | int]]
-    """Items that must not be in the lists."""
+    """Items that must not be in a list."""
     only: NotRequired[list[str | int] | None]
-    """The only items that may be in the lists."""
+    """The only items that may be in a list."""
     filter: NotRequired[str]
     """A condition on the properties of items."""
     explain: NotRequired[bool]
@@ -582,9 +582,9 @@ class Client(Transport):
         k
             Number of items; 20 by default.
         exclude
-            Items that must not be in the list.
+            Items that must not be in a list.
         only
-            The only items that may be in the list.
+            The only items that may be in a list.
         filter
             A condition on the properties of items.
         explain
@@ -741,38 +741,6 @@ class Client(Transport):
         answer: list[Rule] = self.request("PUT", "/v1/rules", body=body)
         return answer
 
-    def show_experiment(self) -> Experiment:
-        """Show the running experiment, else the last one: its arms, tests, and the decision.
-
-        The key needs the scope read.
-        """
-        answer: Experiment = self.request("GET", "/v1/experiment")
-        return answer
-
-    def start_experiment(self, body: Options) -> Experiment:
-        """Start an experiment: the model in service and another one side by side.
-
-        The key needs the scope admin.
-        """
-        answer: Experiment = self.request("PUT", "/v1/experiment", body=body)
-        return answer
-
-    def stop_experiment(self) -> Experiment:
-        """End the running experiment: everybody gets the model in service.
-
-        The key needs the scope admin.
-        """
-        answer: Experiment = self.request("DELETE", "/v1/experiment")
-        return answer
-
-    def promote_experiment(self) -> ModelInService:
-        """Put model B into service, which ends the experiment.
-
-        The key needs the scope admin.
-        """
-        answer: ModelInService = self.request("POST", "/v1/experiment/promote")
-        return answer
-
     def request_update(self) -> Update:
         """Start an update, which closes the open period; `GET /v1/updates/ID` gives its state.
 
@@ -868,6 +836,38 @@ class Client(Transport):
         The key needs the scope admin.
         """
         answer: ModelInService = self.request("POST", "/v1/rollback")
+        return answer
+
+    def show_experiment(self) -> Experiment:
+        """Show the running experiment, else the last one: its arms, tests, and the decision.
+
+        The key needs the scope read.
+        """
+        answer: Experiment = self.request("GET", "/v1/experiment")
+        return answer
+
+    def start_experiment(self, body: Options) -> Experiment:
+        """Start an experiment: the model in service and another one side by side.
+
+        The key needs the scope admin.
+        """
+        answer: Experiment = self.request("PUT", "/v1/experiment", body=body)
+        return answer
+
+    def stop_experiment(self) -> Experiment:
+        """End the running experiment: everybody gets the model in service.
+
+        The key needs the scope admin.
+        """
+        answer: Experiment = self.request("DELETE", "/v1/experiment")
+        return answer
+
+    def promote_experiment(self) -> ModelInService:
+        """Put model B into service, which ends the experiment.
+
+        The key needs the scope admin.
+        """
+        answer: ModelInService = self.request("POST", "/v1/experiment/promote")
         return answer
 
     def list_audit(self, *, cursor: str | None = None, limit: int | None = None) -> AuditEntryPage:

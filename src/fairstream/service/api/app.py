@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from fairstream.service.api import experiments, health, ingest, items, manage, openapi, recommendations
+from fairstream.service.api import health, ingest, items, manage, openapi, recommendations
 from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import answer
 from fairstream.service.api.limits import BodyLimits
@@ -22,7 +22,7 @@ from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
-_PARTS = (recommendations, ingest, items, experiments, manage, health)
+_PARTS = (recommendations, ingest, items, manage, health)
 ROUTES = tuple(route for part in _PARTS for route in part.router.routes)
 _log = logging.getLogger("fairstream.api")
 

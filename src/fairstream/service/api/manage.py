@@ -1,4 +1,4 @@
-"""Updates, periods, models, people and the audit record."""
+"""Updates, periods, models, experiments, people and the audit record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, Json
 from sqlalchemy import Engine, select
 
-from fairstream.service import registry, schema, updates
+from fairstream.service import experiments, registry, schema, updates
 from fairstream.service.api.auth import Admin, Reader
 from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import Cursor, Limit, ModelId, Number, Page, Reply, RequestId, UpdateId, UserId
@@ -18,6 +18,7 @@ from fairstream.service.api.service import RunningService, Service
 from fairstream.service.audit import entries
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.event_store import closed_periods
+from fairstream.service.experiments import Experiment, Options
 from fairstream.service.forgetting import Request, export, get_request, request_forget, request_id
 from fairstream.service.records import Model, ModelSummary, Period, Time, Update
 
@@ -159,6 +160,34 @@ def promote(service: RunningService, key: Admin, model_id: ModelId) -> ModelInSe
 def rollback(service: RunningService, key: Admin) -> ModelInService:
     """Roll back to the parent of the model in service."""
     return ModelInService(model=registry.rollback(service.workspace, by=key.name))
+
+
+@router.get("/v1/experiment", operation_id="show_experiment", responses=problems("unknown_id"))
+def show_experiment(service: RunningService, _: Reader) -> Experiment:
+    """Show the running experiment, else the last one: its arms, tests, and the decision."""
+    return experiments.get(service.workspace.engine)
+
+
+@router.put(
+    "/v1/experiment",
+    operation_id="start_experiment",
+    responses=problems("unknown_id", "conflict", "update_running", "body_too_large"),
+)
+def start_experiment(service: RunningService, key: Admin, options: Options) -> Experiment:
+    """Start an experiment: the model in service and another one side by side."""
+    return experiments.start(service.workspace, options, by=key.name)
+
+
+@router.delete("/v1/experiment", operation_id="stop_experiment", responses=problems("conflict"))
+def stop_experiment(service: RunningService, key: Admin) -> Experiment:
+    """End the running experiment: everybody gets the model in service."""
+    return experiments.stop(service.workspace, by=key.name)
+
+
+@router.post("/v1/experiment/promote", operation_id="promote_experiment", responses=problems("unknown_id", "conflict"))
+def promote_experiment(service: RunningService, key: Admin) -> ModelInService:
+    """Put model B into service, which ends the experiment."""
+    return ModelInService(model=experiments.promote(service.workspace, by=key.name))
 
 
 @router.get("/v1/audit", operation_id="list_audit", responses=problems())

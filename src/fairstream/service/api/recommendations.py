@@ -24,14 +24,12 @@ from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.lists import Answer, Ask, with_user, written
 
 _DEFAULT_K = 20
-_FILTER, _FILTER_ABOUT = 'category = "shoes" and price < 50 and stock > 0', "A condition on the properties of items."
-K = Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.", examples=[20])]
-Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS, description=_FILTER_ABOUT, examples=[_FILTER])]
-Exclude = Annotated[list[str], Query(description="Items that must not be in the list.", examples=[["alien"]])]
-Only = Annotated[
-    list[str] | None, Query(description="The only items that may be in the list.", examples=[["alien", "heat"]])
-]
-Explain = Annotated[bool, Query(description="Whether to say why: `because` for each item.")]
+_NUMBER = f"Number of items; {_DEFAULT_K} by default."
+_EXCLUDE, _ONLY = "Items that must not be in a list.", "The only items that may be in a list."
+_FILTER, _EXPLAIN = "A condition on the properties of items.", "Whether to say why: `because` for each item."
+_A_FILTER = 'category = "shoes" and price < 50 and stock > 0'
+K = Annotated[int | None, Query(ge=1, description=_NUMBER, examples=[20])]
+Where = Annotated[str, Query(alias="filter", max_length=MAX_CHARACTERS, description=_FILTER, examples=[_A_FILTER])]
 _PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
 _PROCESS, _numbers = secrets.token_hex(4).encode(), count(1)
@@ -83,14 +81,11 @@ class Question(Body):
     """Users; at most `limits.max_users`."""
     histories: list[list[Id]] | None = Field(None, examples=[[["alien", "blade-runner"]]])
     """Instead of users: the items that each anonymous session has had, in order."""
-    k: Count | None = Field(None, description=f"Number of items; {_DEFAULT_K} by default.", examples=[20])
-    exclude: list[Id] = Field([], examples=[["alien"]])
-    """Items that must not be in the lists."""
-    only: list[Id] | None = Field(None, examples=[["alien", "heat"]])
-    """The only items that may be in the lists."""
-    filter: str = Field("", max_length=MAX_CHARACTERS, description=_FILTER_ABOUT, examples=[_FILTER])
-    explain: bool = False
-    """Whether to say why: `because` for each item."""
+    k: Count | None = Field(None, description=_NUMBER, examples=[20])
+    exclude: list[Id] = Field([], description=_EXCLUDE, examples=[["alien"]])
+    only: list[Id] | None = Field(None, description=_ONLY, examples=[["alien", "heat"]])
+    filter: str = Field("", max_length=MAX_CHARACTERS, description=_FILTER, examples=[_A_FILTER])
+    explain: bool = Field(False, description=_EXPLAIN)
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
@@ -137,10 +132,10 @@ async def recommend(
     key: Reader,
     user_id: UserId,
     k: K = None,
-    exclude: Exclude = [],  # noqa: B006
-    only: Only = None,
+    exclude: Annotated[list[str], Query(description=_EXCLUDE, examples=[["alien"]])] = [],  # noqa: B006
+    only: Annotated[list[str] | None, Query(description=_ONLY, examples=[["alien", "heat"]])] = None,
     where: Where = "",
-    explain: Explain = False,
+    explain: Annotated[bool, Query(description=_EXPLAIN)] = False,
 ) -> Response:
     """Recommend the best items to a user, without those the user has had; unknown users get popular items.
 
