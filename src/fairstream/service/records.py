@@ -63,6 +63,16 @@ class Model(Record):
     decision: dict[str, Any]  # the gate's checks, each with its numbers
     about: dict[str, Any]  # configuration, hash of the data, versions, sizes
 
+    @property
+    def reason(self) -> str:
+        """The reason for the decision of the gate."""
+        return str(self.decision.get("reason") or "no reason was recorded")
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether an admin promoted it after the gate had rejected it."""
+        return self.state == "promoted" and not all(check.get("ok") for check in self.decision.get("checks") or ())
+
 
 class Update(Record):
     """A requested update and its outcome."""

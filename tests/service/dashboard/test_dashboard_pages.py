@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
 import shutil
@@ -16,19 +15,15 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fastapi import FastAPI
-from httpx import ASGITransport, AsyncClient, Cookies, Response
 from made_up import BEGINS, DAY, METRIC, N_PERIODS, add_model, add_period, add_update, filled, model_id
-from running import Standing
+from running import Client, Standing, sign_in, signed_in
 from sqlalchemy import event, update
 from sqlalchemy.exc import OperationalError
-from starlette.routing import Mount
 
 from fairstream.service import impressions, items, registry, rules, schema
 from fairstream.service.audit import entries
 from fairstream.service.budget import Budget, PrivacyStatus
-from fairstream.service.dashboard.reading import Overview, reason_of
-from fairstream.service.dashboard.routes import Dashboard
+from fairstream.service.dashboard.overview import Overview
 from fairstream.service.dashboard.web import COOKIE, LASTS
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
@@ -56,8 +51,6 @@ PRIVATE = (
     "/items",
     "/experiments",
     MODEL,
-    f"{MODEL}/audit.html",
-    f"{MODEL}/audit.json",
 )
 BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore", "/experiments/start")
 BUTTONS += ("/experiments/stop", "/experiments/promote")
@@ -86,50 +79,6 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
-
-
-class Client:
-    """A browser's requests, one at a time."""
-
-    def __init__(
-        self, workspace: Workspace, standing: Standing | None = None, *, https: bool = False, root: str = ""
-    ) -> None:
-        app = FastAPI()
-        app.router.routes.extend(Dashboard(workspace, standing or Standing()).routes())
-        shops = FastAPI(routes=[Mount(root, app)]) if root else app
-        self._client = AsyncClient(
-            transport=ASGITransport(shops), base_url=f"http{'s' if https else ''}://fairstream.test"
-        )
-
-    @property
-    def cookies(self) -> Cookies:
-        return self._client.cookies
-
-    def get(self, path: str, **options: Any) -> Response:
-        return asyncio.run(self._client.get(path, **options))
-
-    def post(self, path: str, **options: Any) -> Response:
-        return asyncio.run(self._client.post(path, **options))
-
-    def press(self, path: str, fields: dict[str, str] | None = None, **options: Any) -> Response:
-        """Press a button as the page has it, with its token, and confirm it as the next page asks."""
-        (token, *_) = re.findall(r'name="token" value="([^"]+)"', self.get("/").text)
-        asked = self.post(path, data={"token": token, **(fields or {})}, **options)
-        if asked.status_code != 200:
-            return asked
-        [form] = re.findall(rf'<form method="post" action="{re.escape(path)}".*?</form>', asked.text, re.DOTALL)
-        confirmed = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
-        return self.post(path, data=confirmed, **options)
-
-
-def signed_in(workspace: Workspace, scope: str = "read", standing: Standing | None = None) -> Client:
-    client = Client(workspace, standing)
-    assert sign_in(client, make_key(workspace.engine, f"my {scope}", scope)).status_code == 303
-    return client
-
-
-def sign_in(client: Client, key: str, **more: str) -> Response:
-    return client.post("/login", data={"key": key, **more})
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +313,7 @@ def test_the_pages_hold_what_was_read(shop: Workspace) -> None:
     models = "".join(Reader(client.get("/models").text).texts)
     for model in overview.candidates.values():
         assert model.id in models
-        assert reason_of(model)[1:] in models
+        assert model.reason[1:] in models
         scores = score_in(model.about["evaluation"])
         assert not scores or number(scores["mean"], 3) in models
     changes = "".join(Reader(client.get("/updates").text).texts)
@@ -605,13 +554,12 @@ def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
     pages = [client.get("/"), client.get("/models"), client.get("/updates")]
     pages.append(client.get("/lists", params={"user": HOSTILE}))
     (link,) = set(re.findall(r'href="(/models/[^"]+)"', pages[1].text))
-    pages += [client.get(link), client.get(f"{link}/audit.html")]
+    pages.append(client.get(link))
     for answer in pages:
         assert answer.status_code == 200
         assert "<script" not in answer.text
         assert "<img src=x" not in answer.text
         assert html.escape("<script>alert(", quote=False) in answer.text
-    assert client.get(f"{link}/audit.json").json()["model"]["decision"]["reason"] == HOSTILE
 
 
 def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspace: Maker) -> None:
@@ -672,20 +620,6 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
         assert re.search(rf"{name} <em>{numbers}", figure[: figure.index("</figure>")])
 
 
-def test_audit_reports_are_files_to_keep_that_stand_alone(shop: Workspace) -> None:
-    client = signed_in(shop)
-    for suffix, kind in (("html", "text/html"), ("json", "application/json")):
-        answer = client.get(f"{MODEL}/audit.{suffix}")
-        assert answer.headers["content-type"].startswith(kind)
-        assert answer.headers["content-disposition"].startswith("attachment")
-        assert f"audit-{model_id(9)}.{suffix}" in answer.headers["content-disposition"]
-    page = client.get(f"{MODEL}/audit.html").text
-    for words in ("href=", "src=", "<script", "@import", "url("):
-        assert words not in page
-    for entry in client.get(f"{MODEL}/audit.json").json()["record"]:
-        assert entry["hash"] in page
-
-
 def test_without_groups_quality_is_shown_and_no_gap(new_workspace: Maker) -> None:
     workspace = new_workspace()
     with writing(workspace.engine) as connection:
@@ -700,8 +634,7 @@ def test_without_groups_quality_is_shown_and_no_gap(new_workspace: Maker) -> Non
 def test_there_is_no_such_model(shop: Workspace) -> None:
     client = signed_in(shop)
     for id_ in ("nobody", "%00", "%ff", "a%0Ab", "%F0%9F%92%A5", "x" * 500, "%25", "..%5c"):
-        for path in (f"/models/{id_}", f"/models/{id_}/audit.html"):
-            assert client.get(path).status_code == 404, path
+        assert client.get(f"/models/{id_}").status_code == 404, id_
 
 
 def test_assets_are_named_by_their_content_and_kept(shop: Workspace) -> None:
@@ -754,6 +687,5 @@ def test_odd_states_of_the_database_still_have_a_page(new_workspace: Maker) -> N
         "/models/empty",
         "/models/less",
         "/models/late",
-        "/models/late/audit.json",
     ):
         assert client.get(path).status_code == 200, path
