@@ -24,9 +24,10 @@ from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Experiment, Options, Served, look, start, stop
+from fairstream.service.experiments import Experiment, Options, start, stop
 from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.looks import Served, look
 from fairstream.service.records import UnknownIdError
 from fairstream.service.settings import Every, Privacy
 from fairstream.service.status import Status
@@ -241,26 +242,41 @@ def test_a_step_lasts_its_hours(shop: Shop) -> None:
     assert shop.status().share == 0.4
 
 
-@pytest.mark.parametrize(
-    ("counts", "name"),
-    [
-        ({"served": 2000, "micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}, "latency"),
-        ({"fallbacks": 1000}, "fallback"),
-    ],
-)
+SERVED = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2, "fallbacks": 10}
+SLOW = {"micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}
+
+
+def serve(shop: Shop, experiment: Experiment, arm: str, counts: dict[str, int]) -> None:
+    key = {"hour": 0, "experiment": experiment.id, "model": "", "arm": arm}
+    with writing(shop.workspace.engine) as connection:
+        rows = [key | {"what": what, "n": n} for what, n in counts.items()]
+        connection.execute(insert(schema.impression_counts), rows)
+
+
+@pytest.mark.parametrize(("counts", "name"), [(SLOW, "latency"), ({"fallbacks": 1000}, "fallback")])
 def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], name: str) -> None:
-    good = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2, "fallbacks": 10}
     experiment = shop.start()
-    key = {"hour": 0, "experiment": experiment.id, "model": ""}
-    for arm, own in (("A", good), ("B", good | counts)):
-        with writing(shop.workspace.engine) as connection:
-            rows = [key | {"arm": arm, "what": what, "n": n} for what, n in own.items()]
-            connection.execute(insert(schema.impression_counts), rows)
+    serve(shop, experiment, "A", SERVED)
+    serve(shop, experiment, "B", SERVED | counts)
     look(shop.workspace)
     found = shop.status()
     assert found.state == "ended"
     assert found.decision is not None
     assert found.decision["sentence"].startswith(f"B was rolled back for {name}: ")
+
+
+def test_a_guard_that_breaks_after_the_decision_still_rolls_b_back(shop: Shop) -> None:
+    experiment = shop.start()
+    better = {"outcome": "better", "sentence": "B is better."}
+    with writing(shop.workspace.engine) as connection:
+        connection.execute(schema.experiments.update().values(decision=better))
+    serve(shop, experiment, "A", SERVED)
+    serve(shop, experiment, "B", SERVED | SLOW)
+    look(shop.workspace)
+    found = shop.status()
+    assert found.state == "ended"
+    assert found.decision is not None
+    assert found.decision["outcome"] == "worse"
 
 
 def test_each_user_is_measured_once_by_a_process(shop: Shop) -> None:
@@ -287,6 +303,17 @@ def test_a_group_for_which_b_is_worse_rolls_it_back_although_everyone_is_served_
     decision = shop.status().decision
     assert decision is not None
     assert decision["sentence"].startswith("B was rolled back for group odd: click through of B minus that of A")
+
+
+def test_the_intervals_of_groups_follow_alpha(new_workspace: NewWorkspace) -> None:
+    shop, widths = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter="off"))), []
+    for alpha in (0.05, 0.001):
+        shop.start(alpha=alpha)
+        shop.visit(500, (0.06, 0.06))
+        low, high = shop.status().looks["tests"]["group odd"]["interval"]
+        widths.append(high - low)
+        stop(shop.workspace, by="test")
+    assert widths[1] > 1.2 * widths[0]
 
 
 def test_numbers_of_groups_cost_privacy_and_are_withheld_where_that_is_too_dear(shop: Shop) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import Depends, Request
 
-from fairstream.service import experiments
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
 from fairstream.service.api.batching import ImpressionWriter, ListBatcher, Writer
 from fairstream.service.api.follower import EVERY_SECONDS, Follower
@@ -22,9 +21,9 @@ from fairstream.service.api.monitoring import SHOP, Metrics
 from fairstream.service.dashboard.routes import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Served
 from fairstream.service.impressions import Shown
 from fairstream.service.lists import Answer, Ask
+from fairstream.service.looks import Served, compare_in_shadow, look
 from fairstream.service.records import from_microseconds
 from fairstream.service.serving import Serving
 from fairstream.service.settings import Every
@@ -169,9 +168,9 @@ class Service:
         self._tally.count()
         if (experiment := self.serving.experiment) is not None:
             if experiment[0].mode == "shadow":
-                experiments.compare_in_shadow(self.serving, self._served)
+                compare_in_shadow(self.serving, self._served)
             self._served.store(self.workspace.engine)
-            experiments.look(self.workspace)
+            look(self.workspace)
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
         return self.serving.of(user_id).recommend(user_id, ask)
