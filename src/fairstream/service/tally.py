@@ -1,11 +1,12 @@
-"""Counts what came of lists that people saw.
+"""Counts the results of lists that people saw.
 
 An event is a result of the latest list that showed its item to its user, at most `[impressions] window_hours` before.
 An item of a list counts as clicked after the first such event of a positive kind, and as converted after the first one
 of a kind in `[events] judge_by` (`purchase` where that names none).
 
-Each transaction counts new rows and moves its place in both tables: killed at any moment, no row is counted twice or
-left out. An event is counted one call after it was first seen, so that a list may arrive seconds after its clicks.
+The transaction that counts new rows also moves its place in both tables: a process that is killed counts no row twice
+and leaves none out. An event is counted one call after it was first seen, so that a list may arrive seconds after its
+clicks.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from fairstream.service.workspace import Workspace
 
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE = 2_000, 10_000
 _NOTHING, _CLICKED, _CONVERTED = "012"
-_Showings = dict[tuple[str, str], list[tuple[int, int, Row[Any]]]]
-"""By user and item: the time of a list, the item's position, and the list's row; the earliest list first."""
+_Showings = dict[tuple[str, str], list[Row[Any]]]
+"""By user and item: the lists with the item, the earliest first."""
 _rows, _users = schema.impressions, schema.experiment_users
 
 
 class Tally:
-    """Counts what came of lists; one for each process, and any number of processes."""
+    """Counts the results of lists; there may be any number of processes with one each."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -113,24 +114,22 @@ class _Batch:
         for part in in_parts(sorted({event.user_id for event in self.events}), 1000):
             of_users = select(_rows).where(_rows.c.user_id.in_(part), *within).order_by(_rows.c.time, _rows.c.seq)
             for row in connection.execute(of_users):
-                for position, item in enumerate(row.items):
-                    if (row.user_id, item) in wanted:
-                        shown[row.user_id, item].append((row.time, position, row))
+                for pair in wanted.intersection((row.user_id, item) for item in row.items):
+                    shown[pair].append(row)
         return shown
 
     def _attribute(self, shown: _Showings, kinds: EventKinds) -> None:
         converting = conversions(kinds)
         for event in self.events:
-            lists = [each for each in shown.get((event.user_id, event.item_id), ()) if each[0] <= event.time]
-            if not lists or event.time - lists[-1][0] > self._window:
+            lists = [row for row in shown.get((event.user_id, event.item_id), ()) if row.time <= event.time]
+            if not lists or event.time - lists[-1].time > self._window or kinds.kinds.get(event.kind, 0.0) <= 0:
                 continue
-            _, position, row = lists[-1]
-            arm = _arm(row, position)
+            row = lists[-1]
+            position = row.items.index(event.item_id)
             outcomes = self._outcomes.setdefault(row.seq, list(row.outcomes))
-            before = outcomes[position]
-            if kinds.kinds.get(event.kind, 0.0) > 0:
-                outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
-            if before == _NOTHING != outcomes[position]:
+            before, arm = outcomes[position], _arm(row, position)
+            outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
+            if before == _NOTHING:
                 self._add(row, "clicked", arm)
             if before != _CONVERTED == outcomes[position]:
                 self._add(row, "converted", arm)

@@ -58,7 +58,7 @@ async def ingest_impressions(service: RunningService, _: Ingester, body: Impress
         if len(set(each.items)) < len(each.items):
             raise rows.error(row, "items must be different")
         shown = service.stamp(each.user_id, each.items, time, each.list_id)
-        lists.append(shown._replace(placement=each.placement, has_time=each.time is not None))
+        lists.append(shown._replace(placement=each.placement))
     return await service.impressions.ask(lists)
 
 
