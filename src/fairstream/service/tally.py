@@ -99,9 +99,8 @@ class _Batch:
         self._outcomes: dict[int, list[str]] = {}
         self._users: dict[tuple[str, str], dict[str, Any]] = {}
         for row in self.lists:
-            self._add(row, "lists", "" if row.arms.islower() else row.arms)
-            for arm, n in Counter(row.arms.upper()).items() if row.arms.islower() else [(row.arms, len(row.items))]:
-                self._add(row, "shown", arm, n)
+            self._hourly(row, "lists", 1)
+            self._add(row, "shown", len(row.items))
         self._attribute(self._shown_before(connection, last), config.events)
 
     def _shown_before(self, connection: Connection, last: int) -> _Showings:
@@ -127,24 +126,24 @@ class _Batch:
             row = lists[-1]
             position = row.items.index(event.item_id)
             outcomes = self._outcomes.setdefault(row.seq, list(row.outcomes))
-            before, arm = outcomes[position], _arm(row, position)
+            before = outcomes[position]
             outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
             if before == _NOTHING:
-                self._add(row, "clicked", arm)
+                self._add(row, "clicked", 1, row.arms[position] if row.arms.islower() else "")
             if before != _CONVERTED == outcomes[position]:
-                self._add(row, "converted", arm)
+                self._add(row, "converted", 1)
 
-    def _add(self, row: Row[Any], what: str, arm: str, n: int = 1) -> None:
-        """Count for the hour, and for the user; the team of an interleaved list's first click is the user's vote."""
-        self.n[row.time // HOUR, row.experiment, arm, row.model, what] += n
-        if not arm or what == "lists":
-            return
-        of_list = "" if row.arms.islower() else row.arms
-        none = {"arm": of_list, "shown": 0, "clicked": 0, "converted": 0, "vote": 0}
-        user = self._users.setdefault((row.experiment, row.user_id), none)
-        user[what] += n
-        if what == "clicked" and not of_list:
-            user["vote"] = user["vote"] or (1 if arm == "B" else -1)
+    def _hourly(self, row: Row[Any], what: str, n: int) -> None:
+        self.n[row.time // HOUR, "", "", row.model, what] += n
+
+    def _add(self, row: Row[Any], what: str, n: int, team: str = "") -> None:
+        """Count for the hour, and for the user of an experiment, whose vote is the team of the item clicked first."""
+        self._hourly(row, what, n)
+        if row.experiment:
+            none = {"arm": "" if row.arms.islower() else row.arms, "shown": 0, "clicked": 0, "converted": 0, "vote": 0}
+            user = self._users.setdefault((row.experiment, row.user_id), none)
+            user[what] += n
+            user["vote"] = user["vote"] or {"": 0, "a": -1, "b": 1}[team]
 
     def write(self, connection: Connection) -> None:
         """Store the counts."""
@@ -153,19 +152,13 @@ class _Batch:
             change = update(_rows).where(_rows.c.seq == bindparam("row")).values(outcomes=bindparam("new"))
             connection.execute(change, [{"row": seq, "new": "".join(new)} for seq, new in self._outcomes.items()])
         running = running_experiment(connection)
-        own = [(user, did) for (experiment, user), did in self._users.items() if experiment == running]
-        users = [{"experiment": running, "user_id": user, **did} for user, did in own]
+        sums = self._users.items()
+        users = [{"experiment": of, "user_id": user, **own} for (of, user), own in sums if of == running]
         if users:
             new = insert_into(connection, _users)
             added = {name: _users.c[name] + new.excluded[name] for name in ("shown", "clicked", "converted")}
             added["vote"] = case((_users.c.vote == 0, new.excluded.vote), else_=_users.c.vote)
             connection.execute(new.on_conflict_do_update(index_elements=["experiment", "user_id"], set_=added), users)
-
-
-def _arm(row: Row[Any], position: int) -> str:
-    """Return the arm that an item came from: that of its list, or in an interleaved list its own."""
-    arms: str = row.arms
-    return arms[position].upper() if arms.islower() else arms
 
 
 def conversions(kinds: EventKinds) -> tuple[str, ...]:
