@@ -141,17 +141,6 @@ class Chart:
         return f"{self.title}: {'; '.join(parts) or 'nothing to report'}."
 
 
-def sparkline(values: Sequence[Value]) -> str:
-    """Return the path of a small line without axes, in a box of 100 by 100."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return ""
-    low, span = min(known), max(known) - min(known) or 1.0
-    points = ((100 * place / (len(values) - 1), value) for place, value in enumerate(values))
-    boxed = [None if y is None else (round(x, 2), round(90 - 80 * (y - low) / span, 2)) for x, y in points]
-    return "".join(map(_path, _runs(boxed)))
-
-
 def _levels(low: float, high: float) -> list[float]:
     """Return round numbers at equal distances.
 

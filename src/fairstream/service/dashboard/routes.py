@@ -21,7 +21,6 @@ from fairstream.service import experiments, items, registry, rules, schema, upda
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons, last_entry
-from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import (
     Days,
     Overview,
@@ -34,7 +33,6 @@ from fairstream.service.dashboard.overview import (
 from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore
-from fairstream.service.gaps import gap_in
 from fairstream.service.keys import find_key
 from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import UnknownIdError
@@ -142,7 +140,6 @@ class Dashboard:
         n_days = web.whole_number(query.get("days"))
         days = Days.latest(n_days) if n_days in _RANGES else Days(web.day(query.get("from")), web.day(query.get("to")))
         overview = Overview(self._workspace, days=days, before=web.whole_number(query.get("before")))
-        scores = [score for _, score in overview.evaluated]
         return {
             "overview": overview,
             "health": health,
@@ -152,8 +149,6 @@ class Dashboard:
             "shown": shown(self._engine),
             "privacy": PrivacyStatus.of(self._engine, config.privacy),
             "stream": stream_charts(overview),
-            "quality_line": sparkline([score["mean"] for score in scores]),
-            "gap_line": sparkline([gap.value if (gap := gap_in(score)) else None for score in scores]),
             "newcomers": newcomers,
             "late": late,
             "ranges": _RANGES,
