@@ -6,7 +6,6 @@ import asyncio
 import html
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI
@@ -29,15 +28,7 @@ class Standing:
     started_by: list[str] = field(default_factory=list)
 
     def health(self) -> Health:
-        return Health(
-            datetime(2025, 11, 1, tzinfo=UTC),
-            4711,
-            3,
-            0.0021,
-            0.0193,
-            "popularity" if self.problem else "model",
-            self.problem,
-        )
+        return Health("popularity" if self.problem else "model", self.problem)
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
         if self.problem:

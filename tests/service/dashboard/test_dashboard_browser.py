@@ -33,7 +33,7 @@ PAGES = (
     "/login",
     "/models/nobody",
 )
-N_CHARTS = 6
+N_CHARTS = 4
 TAB = ("Tab", 9)
 UNFOLD = "for (const folded of document.querySelectorAll('details')) folded.open = true"
 

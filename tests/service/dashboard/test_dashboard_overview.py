@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +30,8 @@ from sqlalchemy import update
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.service.dashboard.charts import Chart, Moment, Series
 from fairstream.service.dashboard.overview import (
-    PERIODS_AT_ONCE,
+    MAX_PERIODS,
+    Days,
     Overview,
     control_charts,
     gap_chart,
@@ -68,24 +69,17 @@ def test_everything_is_read(new_workspace: Maker) -> None:
     assert overview.n_events == N_WAITING + sum(period.n_events for period in overview.periods)
     assert overview.groups == list(GROUPS)
     assert [entry.kind for entry in overview.entries][:2] == ["update", "update"]
-    assert overview.earlier is None
 
 
-def test_many_periods_are_shown_a_page_at_a_time(new_workspace: Maker) -> None:
-    workspace, n = new_workspace(), 2 * PERIODS_AT_ONCE + 5
+def test_of_many_periods_the_latest_of_the_days_are_shown(new_workspace: Maker) -> None:
+    workspace, n, first = new_workspace(), MAX_PERIODS + 5, datetime.fromtimestamp(BEGINS / 1e6, UTC).date()
     with writing(workspace.engine) as connection:
         for t in range(n):
             add_period(connection, t)
             add_model(connection, f"m{t}", t)
-    seen: list[int] = []
-    before = None
-    while before is not None or not seen:
-        overview = Overview(workspace, before=before)
-        assert len(overview.periods) <= PERIODS_AT_ONCE
-        assert set(overview.candidates) == {period.t for period in overview.periods}
-        seen = [*(period.t for period in overview.periods), *seen]
-        before = overview.earlier
-    assert seen == list(range(n))
+    for days, shown in ((Days(), range(5, n)), (Days(last=first + timedelta(9)), range(10))):
+        overview = Overview(workspace, days)
+        assert [period.t for period in overview.periods] == sorted(overview.candidates) == list(shown)
 
 
 def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspace: Maker) -> None:
@@ -143,7 +137,7 @@ def test_the_banner_warns_of_a_quality_that_falls(new_workspace: Maker) -> None:
     assert status.sentences[0].startswith("Quality is falling: from 0.")
     assert status.sentences[0].endswith("to 0.140 over the last 10 periods.")
     assert status.sentences[0] in Status.of(workspace).sentences()
-    assert status_of(Overview(workspace, before=12), "model", None, 2).level == "good"  # an old page
+    assert status_of(Overview(workspace, Days(last=date(2025, 12, 1))), "model", None, 2).level == "good"  # of old days
 
 
 def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace: Maker) -> None:

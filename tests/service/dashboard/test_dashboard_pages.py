@@ -267,10 +267,10 @@ def test_the_overview_shows_the_days_that_were_asked_for(shop: Workspace) -> Non
 
     def periods(**days: object) -> list[int]:
         page = client.get("/", params={name: str(value) for name, value in days.items()}).text
-        rows = re.findall(r'<table id="stream-table".*?</table>', page, re.DOTALL)
-        return sorted(int(t) for row in rows for t in re.findall(r"Period </span>(\d+)", row))
+        figures = re.findall(r'<figure id="chart-quality".*?</figure>', page, re.DOTALL)
+        return sorted(int(t) for figure in figures for t in re.findall(r"· period (\d+)", figure))
 
-    everything = list(range(N_PERIODS))
+    everything = list(range(1, N_PERIODS))  # that tested a model
     happened = {t: datetime.fromtimestamp((BEGINS + int((t + 0.8) * DAY)) / 1e6, UTC).date() for t in everything}
     assert periods() == everything
     for low, high in ((3, 6), (1, 1), (11, 11)):
@@ -307,9 +307,9 @@ def test_the_pages_hold_what_was_read(shop: Workspace) -> None:
         assert gap is not None
         for value in (scores["mean"], gap.value, *(gap.interval or ()), *scores["by_group"].values()):
             assert value is None or number(value, 3) in first
-        assert f"{period.n_events:,}" in first
-    for words in ("4,711", "2.1 ms", "19.3 ms", "too few people to report"):
-        assert words in first
+        if period.t:
+            assert f"{period.n_events:,}" in first
+    assert "too few people to report" in first
     models = "".join(Reader(client.get("/models").text).texts)
     for model in overview.candidates.values():
         assert model.id in models
@@ -336,7 +336,7 @@ def test_long_tables_have_pages(new_workspace: Maker) -> None:
             at = next(iter(re.findall(rf'href="({path}\?before=[^"]+)"', page)), "")
         assert seen == [f"m{t:02}" for t in reversed(range(n))]
     for before in ("", "x", "-1", "0", "5", "9" * 40, "٣", "\0"):
-        for path in ("/", "/models", "/updates"):
+        for path in ("/models", "/updates"):
             assert client.get(path, params={"before": before}).status_code == 200, before
 
 
@@ -527,7 +527,7 @@ def test_every_picture_has_a_sentence_and_every_page_its_order(shop: Workspace) 
                 assert str(attributes["href"])[1:] in read.ids
         assert read.tags["main"] == read.tags["html"] == 1
     read = Reader(client.get("/").text)
-    assert sum(attributes.get("class") == "chart" for _, attributes in read.attributes) == 6
+    assert sum(attributes.get("class") == "chart" for _, attributes in read.attributes) == 4
 
 
 def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
 from fastapi import Depends, Request
 
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
@@ -19,12 +18,10 @@ from fairstream.service.api.follower import EVERY_SECONDS, Follower
 from fairstream.service.api.jobs import Forgetter, UpdateRunner, repeat
 from fairstream.service.api.monitoring import SHOP, Metrics
 from fairstream.service.dashboard.routes import Health
-from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.impressions import Shown
 from fairstream.service.lists import Answer, Ask
 from fairstream.service.looks import Served, compare_in_shadow, look
-from fairstream.service.records import from_microseconds
 from fairstream.service.serving import Serving
 from fairstream.service.settings import Every
 from fairstream.service.tally import Tally
@@ -59,7 +56,6 @@ class Service:
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.batch_threads = ThreadPoolExecutor(1, "batches")
         self.lists = ListBatcher(self.serving, self.list_threads)
-        self.started = now()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
@@ -123,17 +119,10 @@ class Service:
         )
 
     def health(self) -> Health:
-        problems, metrics = self.problems(), self.metrics
-        seconds = list(metrics.list_seconds)
-        samples = [sample for metric in metrics.lists.collect() for sample in metric.samples]
+        problems = self.problems()
+        samples = [sample for metric in self.metrics.lists.collect() for sample in metric.samples]
         lists = {each.labels["source"]: int(each.value) for each in samples if each.name.endswith("_total")}
-        p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist() if seconds else (None, None)
         return Health(
-            started=from_microseconds(self.started),
-            n_requests=metrics.n_requests,
-            n_errors=metrics.n_errors,
-            p50_seconds=p50,
-            p99_seconds=p99,
             source=self.serving.status().source,
             problem=problems[0] if problems else None,
             n_lists=sum(lists.values()),

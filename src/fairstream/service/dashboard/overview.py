@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ from fairstream.service.updates import listed
 from fairstream.service.workspace import Workspace
 from fairstream.text import count, number, percent, plain, sentence
 
-PERIODS_AT_ONCE = 60
+MAX_PERIODS = 60  # drawn at once; choose days to see others
 _LATEST_UPDATES, _LATEST_ENTRIES = 6, 12
 _NOT_PROMOTED = {"rejected": "candidate rejected", "failed": "update failed"}
 _MAX_WEIGHT = 60.0  # drawn for a group whose choices alone count
@@ -52,20 +52,15 @@ class Days(NamedTuple):
             column < _microseconds(self.last + timedelta(1)) if self.last and self.last < date.max else true(),
         )
 
-    @property
-    def query(self) -> str:
-        """The range as the parameters of a page."""
-        return "".join(f"&{name}={end}" for name, end in (("from", self.first), ("to", self.last)) if end)
-
 
 def _microseconds(day: date) -> int:
     return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
 
 
 class Overview:
-    """The data of the first page: the latest periods of some days, oldest first, or those before period `before`."""
+    """The data of the first page: the latest periods of some days, oldest first."""
 
-    def __init__(self, workspace: Workspace, *, days: Days = Days(), before: int | None = None) -> None:  # noqa: B008
+    def __init__(self, workspace: Workspace, days: Days = Days()) -> None:  # noqa: B008
         engine, audit = workspace.engine, schema.audit
         self.service = in_service(engine)
         self.serving = model(engine, self.service.model) if self.service else None
@@ -73,12 +68,9 @@ class Overview:
         self.n_unpromoted = len(unpromoted_in_a_row(engine))
         self.n_waiting = EventStore(workspace).n_open()
         self.forgettings = pending_requests(engine)  # how many are not completed, and the time of the oldest
-        self.days, self.is_latest = days, before is None and days.last in (None, datetime.now(UTC).date())
+        self.days, self.is_latest = days, days.last in (None, datetime.now(UTC).date())
         with reading(engine) as connection:
-            periods = _periods(connection, days, before)
-            self.periods = periods[-PERIODS_AT_ONCE:]
-            self.earlier = self.periods[0].t if len(periods) > PERIODS_AT_ONCE else None
-            """The first period shown, if there are earlier ones."""
+            self.periods = _periods(connection, days)
             self.candidates = _candidates(connection, [period.t for period in self.periods])
             n_closed = connection.scalar(select(func.sum(schema.periods.c.n_events))) or 0
             latest = select(schema.events.c.time).order_by(schema.events.c.seq.desc()).limit(1)
@@ -104,17 +96,13 @@ class Overview:
     def running(self) -> Update | None:
         return next((update for update in self.updates if update.state in ("queued", "running")), None)
 
-    def data_of(self, period: Period) -> dict[str, Any]:
-        candidate = self.candidates.get(period.t)
-        return (candidate.about.get("data") or {}) if candidate else {}
 
-
-def _periods(connection: Connection, days: Days, before: int | None) -> list[Period]:
+def _periods(connection: Connection, days: Days) -> list[Period]:
     """Return the latest periods whose events happened in these days: an import stores them much later."""
     row = schema.periods.c
     happened = case((row.latest_time < row.closed, row.latest_time), else_=row.closed)
-    page = select(schema.periods).where(days.hold(happened), true() if before is None else row.t < before)
-    rows = connection.execute(page.order_by(row.t.desc()).limit(PERIODS_AT_ONCE + 1)).mappings()
+    latest = select(schema.periods).where(days.hold(happened)).order_by(row.t.desc()).limit(MAX_PERIODS)
+    rows = connection.execute(latest).mappings()
     return [Period(**each) for each in rows][::-1]
 
 
@@ -241,30 +229,22 @@ def control_charts(overview: Overview) -> list[Chart]:
 def stream_charts(overview: Overview) -> list[Chart]:
     """Return the incoming events by period, without the first, which holds all earlier events and would dwarf them."""
     periods = [period for period in overview.periods if period.t] or overview.periods
+    if not periods:
+        return []
     moments = [_moment(overview, period) for period in periods]
-    drawn: list[tuple[str, str, list[float | None], Callable[[float], str]]] = [
-        ("chart-events", "Events", [period.n_events for period in periods], count),
-        ("chart-newcomers", "People new to the model", [newcomers(period) for period in periods], percent),
-        ("chart-items", "New items", [overview.data_of(period).get("n_new_items") for period in periods], count),
-        ("chart-late", "Late events", [late(period) for period in periods], percent),
-    ]
-    return [
-        Chart(id_, title, moments, [Series(title, "line-0", values)], write, from_zero=True)
-        for id_, title, values, write in drawn
-        if any(values)
-    ]
+    events = Series("Events", "line-0", [period.n_events for period in periods])
+    newcomers = Series("People new to the model", "line-0", [_newcomers(period) for period in periods])
+    charts = [Chart("chart-events", "Events", moments, [events], count, from_zero=True)]
+    if any(newcomers.values):
+        charts.append(Chart("chart-newcomers", newcomers.name, moments, [newcomers], percent, from_zero=True))
+    return charts
 
 
-def newcomers(period: Period) -> float | None:
+def _newcomers(period: Period) -> float | None:
     """Return the share of tested people whom the model did not know."""
     evaluation = period.evaluation or {}
     tested, cold = evaluation.get("n_tested_users"), evaluation.get("n_cold_users")
     return cold / tested if tested and cold is not None else None
-
-
-def late(period: Period) -> float | None:
-    """Return the share of events dated before the end of the previous period."""
-    return period.n_late / period.n_events if period.n_events else None
 
 
 def _lines_of(overview: Overview, groups: Mapping[str, Sequence[tuple[Value, Any]]]) -> list[Series]:

@@ -6,7 +6,6 @@ import hmac
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import select
@@ -21,15 +20,7 @@ from fairstream.service import experiments, items, registry, rules, schema, upda
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons, last_entry
-from fairstream.service.dashboard.overview import (
-    Days,
-    Overview,
-    late,
-    newcomers,
-    quality_charts,
-    status_of,
-    stream_charts,
-)
+from fairstream.service.dashboard.overview import Days, Overview, quality_charts, status_of, stream_charts
 from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore
@@ -51,11 +42,6 @@ _RANGES = (7, 30, 90)  # days
 class Health(NamedTuple):
     """The state of the serving process."""
 
-    started: datetime
-    n_requests: int
-    n_errors: int
-    p50_seconds: float | None
-    p99_seconds: float | None
     source: ServedBy | None = "model"  # what lists come from; None before anything is loaded
     problem: str | None = None  # the problem in a sentence
     n_lists: int = 0
@@ -139,7 +125,7 @@ class Dashboard:
         config, health, query = self._workspace.config, self._running.health(), request.query_params
         n_days = web.whole_number(query.get("days"))
         days = Days.latest(n_days) if n_days in _RANGES else Days(web.day(query.get("from")), web.day(query.get("to")))
-        overview = Overview(self._workspace, days=days, before=web.whole_number(query.get("before")))
+        overview = Overview(self._workspace, days)
         return {
             "overview": overview,
             "health": health,
@@ -149,8 +135,6 @@ class Dashboard:
             "shown": shown(self._engine),
             "privacy": PrivacyStatus.of(self._engine, config.privacy),
             "stream": stream_charts(overview),
-            "newcomers": newcomers,
-            "late": late,
             "ranges": _RANGES,
             "refresh": overview.running is not None,
         }

@@ -6,7 +6,7 @@ import hashlib
 import json
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from functools import cache, partial
 from typing import Any
@@ -26,7 +26,7 @@ from fairstream.service import gaps, schema
 from fairstream.service.database import now, writing
 from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.records import from_microseconds
-from fairstream.text import MISSING, between, number, signed
+from fairstream.text import between, number, signed
 
 COOKIE = "fairstream_session"
 LASTS = 12 * 60 * 60  # seconds from signing in to the end of a session
@@ -59,14 +59,9 @@ def when(time: datetime | int) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%-d %b %Y, %H:%M} UTC")
 
 
-def options(configuration: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every option with its exact value."""
-    for name, value in configuration.items():
-        if isinstance(value, Mapping):
-            yield from options(value, f"{prefix}{name}.")
-        else:
-            exact = value if isinstance(value, str) else json.dumps(value)
-            yield f"{prefix}{name}", MISSING if value is None else exact
+def pretty(document: Any) -> str:
+    """Return JSON for people."""
+    return json.dumps(document, ensure_ascii=False, indent=1)
 
 
 def code(text: str) -> Markup:
@@ -80,7 +75,7 @@ def code(text: str) -> Markup:
 
 _PACKAGE = "fairstream.service.dashboard"
 _FILTERS = (
-    *(code, when, options),
+    *(code, when, pretty),
     *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.regret_of, gaps.why_no_gap),
     gaps.with_margin,
 )
