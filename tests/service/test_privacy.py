@@ -25,7 +25,7 @@ from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
 from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, spends
 from fairstream.service.dashboard.charts import Chart
-from fairstream.service.dashboard.overview import Overview, gap_chart, quality_chart
+from fairstream.service.dashboard.overview import Overview, quality_charts
 from fairstream.service.event_store import closed_periods
 from fairstream.service.forgetting import export, forget
 from fairstream.service.gaps import TOO_FEW, TOO_NOISY, gap_in, level_of, score_in, why_no_gap
@@ -586,10 +586,11 @@ def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
     def n_points(chart: Chart) -> dict[str, int]:
         return {line.name: sum(point is not None for point in chart.points(line)) for line in chart.series}
 
-    drawn = n_points(quality_chart(overview))
+    quality, gap_chart = quality_charts(overview, workspace.config)
+    drawn = n_points(quality)
     for name in NAMES:
         assert drawn.get(name, 0) == sum(name in evaluation["levels"] for evaluation in evaluations)
-    assert n_points(gap_chart(overview, workspace.config)) == {"largest gap": 1 if is_shown else 0}
+    assert n_points(gap_chart) == {"largest gap": 1 if is_shown else 0}
     pages = [
         CliRunner().invoke(app, [command, str(workspace.folder)], env={"COLUMNS": "250"}, catch_exceptions=False).stdout
         for command in ("status", "periods")

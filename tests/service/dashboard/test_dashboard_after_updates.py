@@ -10,7 +10,7 @@ import pytest
 from running import signed_in
 from streams import at_random, named_stream, take_in
 
-from fairstream.service.dashboard.overview import Overview, quality_chart, status_of, stream_charts
+from fairstream.service.dashboard.overview import Overview, quality_charts, status_of, stream_charts
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.registry import promote
 from fairstream.service.updates import run
@@ -75,7 +75,7 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     )
     assert "the events themselves have changed" in status.sentences[0]
     assert all(gap_in(score) is not None for _, score in overview.evaluated)
-    assert quality_chart(overview).moments[-1].note == "candidate rejected"
+    assert quality_charts(overview, workspace.config)[0].moments[-1].note == "candidate rejected"
     assert [chart.title for chart in stream_charts(overview)][:1] == ["Events"]
 
     client = signed_in(workspace)

@@ -34,8 +34,7 @@ from fairstream.service.dashboard.overview import (
     Days,
     Overview,
     control_charts,
-    gap_chart,
-    quality_chart,
+    quality_charts,
     status_of,
 )
 from fairstream.service.database import writing
@@ -153,7 +152,7 @@ def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace:
 def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspace: Maker) -> None:
     workspace = filled(new_workspace(learning=Learning(model="item-item", max_gap=0.05)))
     overview = Overview(workspace)
-    quality, gap = quality_chart(overview), gap_chart(overview, workspace.config)
+    quality, gap = quality_charts(overview, workspace.config)
     assert [line.name for line in quality.series] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]
     assert [len(quality.points(line)) for line in quality.series] == [N_PERIODS - 1] * 3
     assert quality.dates()[0][1] == "3 Nov"
@@ -202,7 +201,7 @@ def test_a_group_has_one_colour_in_every_chart(new_workspace: Maker) -> None:
     with writing(workspace.engine) as connection:
         connection.execute(update(models).where(models.c.id == model_id(11)).values(about={"control": control}))
     overview = Overview(workspace)
-    charts = [quality_chart(overview), *control_charts(overview)]
+    charts = [*quality_charts(overview, workspace.config), *control_charts(overview)]
     styles = [line.style for chart in charts for line in chart.series if line.name == "minority"]
     assert styles == [f"line-{overview.groups.index('minority')}"] * 3
 

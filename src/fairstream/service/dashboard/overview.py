@@ -175,33 +175,25 @@ def _outcome(overview: Overview) -> tuple[str | None, list[str]]:
 
 
 def quality_charts(overview: Overview, config: LiveConfig) -> list[Chart]:
-    """Return the charts of quality, gap, regret and level over time that have something to show."""
-    charts = [quality_chart(overview)] if overview.evaluated else []
-    charts += [gap_chart(overview, config)] if overview.groups else []
-    return charts + control_charts(overview)
-
-
-def quality_chart(overview: Overview) -> Chart:
-    """Return the quality of the lists of everyone and of each group."""
-    evaluated = overview.evaluated
-    groups = {
-        name: [(score["by_group"].get(name), _band(period, name)) for period, score in evaluated]
+    """Return the quality of the lists of everyone and of each group, and the largest gap between groups."""
+    if not overview.evaluated:
+        return []
+    periods, scores = zip(*overview.evaluated, strict=True)
+    moments = [_moment(overview, period) for period in periods]
+    of_groups = {
+        name: [(score["by_group"].get(name), _band(period, name)) for period, score in overview.evaluated]
         for name in overview.groups
     }
-    everyone = Series("everyone", "line-all", [score["mean"] for _, score in evaluated])
-    moments = [_moment(overview, period) for period, _ in evaluated]
-    return Chart("chart-quality", "Quality of the lists", moments, [*_lines_of(overview, groups), everyone], _score)
-
-
-def gap_chart(overview: Overview, config: LiveConfig) -> Chart:
-    """Return the largest gap between a group and everyone else."""
-    gaps = [gap_in(score) for _, score in overview.evaluated]
-    values, bands = [gap.value if gap else None for gap in gaps], [gap.interval if gap else None for gap in gaps]
-    accepted = config.learning.max_gap
-    limit = None if accepted is None else (accepted, "accepted")
-    moments = [_moment(overview, period) for period, _ in overview.evaluated]
-    series = [Series("largest gap", "line-0", values, bands)]
-    return Chart("chart-gap", "Largest gap between groups", moments, series, _score, from_zero=True, limit=limit)
+    lines = [*_lines_of(overview, of_groups), Series("everyone", "line-all", [score["mean"] for score in scores])]
+    charts = [Chart("chart-quality", "Quality of the lists", moments, lines, _score)]
+    if overview.groups:
+        gaps = [gap_in(score) for score in scores]
+        values, bands = [gap.value if gap else None for gap in gaps], [gap.interval if gap else None for gap in gaps]
+        line = Series("largest gap", "line-0", values, bands)
+        limit = None if config.learning.max_gap is None else (config.learning.max_gap, "accepted")
+        title = "Largest gap between groups"
+        charts.append(Chart("chart-gap", title, moments, [line], _score, from_zero=True, limit=limit))
+    return charts
 
 
 def control_charts(overview: Overview) -> list[Chart]:

@@ -20,7 +20,14 @@ from fairstream.service import experiments, items, registry, rules, schema, upda
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.dashboard import web
 from fairstream.service.dashboard.buttons import Button, buttons, last_entry
-from fairstream.service.dashboard.overview import Days, Overview, quality_charts, status_of, stream_charts
+from fairstream.service.dashboard.overview import (
+    Days,
+    Overview,
+    control_charts,
+    quality_charts,
+    status_of,
+    stream_charts,
+)
 from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore
@@ -130,7 +137,7 @@ class Dashboard:
             "overview": overview,
             "health": health,
             "status": status_of(overview, health.source, health.problem, config.alerts.after),
-            "charts": quality_charts(overview, config),
+            "charts": [*quality_charts(overview, config), *control_charts(overview)],
             "results": result_charts(self._engine, days),
             "shown": shown(self._engine),
             "privacy": PrivacyStatus.of(self._engine, config.privacy),
