@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import WorkspaceError
-from fairstream.service import experiments, registry, schema, updates
+from fairstream.service import experiments, looks, registry, schema, updates
 from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import now, writing
@@ -335,6 +335,26 @@ def test_numbers_of_groups_are_paid_for(new_workspace: NewWorkspace) -> None:
         [spent] = connection.execute(select(schema.privacy_spent)).all()
     assert (spent.what, spent.cost > 0) == ("report", True)
     look(shop.workspace)  # no new users: nothing is bought again
+    with shop.workspace.engine.connect() as connection:
+        assert len(connection.execute(select(schema.privacy_spent)).all()) == 1
+
+
+def test_of_two_processes_that_look_at_once_one_publishes(
+    new_workspace: NewWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two releases with one noise would show what changed between them."""
+    shop, compute = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter=200))), looks._groups
+
+    def compute_while_another_process_looks(*arguments: Any) -> Any:
+        result = compute(*arguments)
+        monkeypatch.setattr(looks, "_groups", compute)
+        look(shop.workspace)
+        return result
+
+    monkeypatch.setattr(looks, "_groups", compute_while_another_process_looks)
+    shop.start()
+    shop.visit(1000, (0.06, 0.06))
+    assert {"group even", "group odd"} < set(shop.status().looks["tests"])
     with shop.workspace.engine.connect() as connection:
         assert len(connection.execute(select(schema.privacy_spent)).all()) == 1
 

@@ -100,25 +100,26 @@ def look(workspace: Workspace) -> None:
     groups, budget = _groups(workspace, experiment, sum(looks["users"].values()))
     looks = looks | groups | {"tests": looks["tests"] | groups["tests"]}
     outcome, sentence = _conclusion(experiment, looks)
-    steps = _may_step(experiment, looks)
-    if looks == experiment.looks and outcome is None and not steps:
+    values: dict[str, Any] = {"looks": looks}
+    if outcome == "better":
+        values |= {"decision": {"outcome": outcome, "sentence": sentence}}
+    elif outcome is None and _may_step(experiment, looks):
+        share = next(step for step in experiment.options.steps if step > experiment.share)
+        values |= {"share": share, "step_since": now()}
+    elif outcome is None and looks == experiment.looks:
         return
     with registry.deciding(workspace.engine) as (connection, _):
-        own = update(_rows).where(_rows.c.id == experiment.id, _rows.c.state == "running")
-        own = own.where(_rows.c.share == experiment.share, _rows.c.decision.is_(None) | (outcome != "better"))
-        if connection.execute(own.values(looks=looks)).rowcount == 0:
+        if running(connection) != experiment:
             return  # another process was first
+        connection.execute(update(_rows).where(_rows.c.id == experiment.id).values(values))
         if budget is not None:
             budget.store(connection)
         if outcome == "better":
-            connection.execute(own.values(decision={"outcome": outcome, "sentence": sentence}))
             record(connection, "experiment", {"id": experiment.id, "decision": outcome, "looks": looks})
         elif outcome is not None:
             registry.end_experiment(connection, outcome, sentence, by="service")
-        elif steps:
-            share = next(step for step in experiment.options.steps if step > experiment.share)
-            connection.execute(own.values(share=share, step_since=now()))
-            record(connection, "experiment", {"id": experiment.id, "share": share})
+        elif "share" in values:
+            record(connection, "experiment", {"id": experiment.id, "share": values["share"]})
             bump(connection, "experiment")
     if outcome is not None:
         alert(workspace, "experiment", sentence, experiment=experiment.id, outcome=outcome, tests=looks["tests"])
