@@ -363,7 +363,7 @@ def test_without_traffic_the_status_says_so(shop: Shop) -> None:
     shop.start()
     look(shop.workspace)
     found = shop.status()
-    assert "No impression of it has come in yet." in found.sentences
+    assert "No impressions yet." in found.sentences
     assert found.looks == {"users": {"A": 0, "B": 0}, "tests": {}, "groups": {}}
     assert "NaN" not in found.model_dump_json()
 
@@ -445,7 +445,7 @@ def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_p
     done = cli("start", folder, shop.b, "--options", options, "--json", "-")
     started = json.loads(done.stdout)
     assert (started["share"], started["options"]["max_users"]) == (0.1, 1000)
-    assert "No impression of it has come in yet." in cli("status", folder).stdout
+    assert "No impressions yet." in cli("status", folder).stdout
     shown = CliRunner().invoke(app, ["status", str(folder)]).stdout
     assert f"Experiment {started['id']} (split)" in shown
     assert "has ended" in cli("stop", folder).stdout

@@ -30,24 +30,24 @@ class Options(Configuration):
     """What an experiment compares, and when it ends."""
 
     b: str = Field(min_length=1, max_length=32, examples=["m00001-5f2a9c1e"])
-    """The other model, one that is kept; the model in service only with other rules."""
+    """The other model, whose files are kept; the model in service only with other rules."""
     mode: Mode = "split"
     """split: each user gets lists of one model; interleave: lists that both models fill by turns; shadow: lists of B
     are made and measured, and never shown."""
     metric: Literal["click_through", "conversion"] = "click_through"
-    """What decides. Interleaving is decided by whose items users click first."""
+    """The metric that decides. Interleaving is decided by whose items users click first."""
     rules: list[dict[str, Any]] | None = None
     """Rules for the lists of B instead of those of `PUT /v1/rules`."""
     steps: list[float] = Field([0.01, 0.1, 0.5], min_length=1)
     """Shares of users that get B, one after the other; of a split at most half."""
     step_hours: float = Field(24, ge=0)
-    """How long each share lasts at least; it also needs 100 users of B."""
+    """The minimum time of each share; the next one also needs 100 users of B."""
     max_users: int = Field(200_000, ge=200)
     """After this many users of both arms the experiment ends without a difference."""
     alpha: float = Field(0.05, gt=0, lt=1)
     """The probability that the experiment decides for a difference, or is rolled back, where there is none."""
     max_fall_of_click_through: float = Field(0.1, ge=0, lt=1)
-    """B is rolled back if it surely loses more than this share of A's click-through, …"""
+    """B is rolled back if it loses significantly more than this share of A's click-through, …"""
     max_fall_of_conversion: float = Field(0.1, ge=0, lt=1)
     """… or of A's conversion, …"""
     max_rise_of_latency: float = Field(0.5, ge=0)
@@ -97,7 +97,7 @@ class Experiment(Record):
             counts = ", ".join(f"{n:,} of {arm}" for arm, n in zip("AB", users, strict=True))
             lines.append(f"Users with impressions: {counts}.")
         else:
-            lines.append("No impression of it has come in yet.")
+            lines.append("No impressions yet.")
         tests = self.looks.get("tests", {}).items()
         lines += [f"{name.replace('_', ' ')}: {test['sentence']}." for name, test in tests]
         if withheld := self.looks.get("groups", {}).get("withheld"):

@@ -88,7 +88,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     ),
     "Experiment.mode": ("How people get the lists of B.", "split"),
     "Experiment.options": ("What was asked for.", {"b": "m00013"}),
-    "Experiment.sentences": ("The same in words.", ["No impression of it has come in yet."]),
+    "Experiment.sentences": ("The same in words.", ["No impressions yet."]),
     "Experiment.share": ("Share of users that get B.", 0.1),
     "Experiment.state": ("Whether it runs.", "running"),
     "Experiment.step_since": ("When the share was last changed.", "2026-11-17T09:30:00Z"),
