@@ -27,7 +27,7 @@ from fairstream.service.dashboard.overview import Overview
 from fairstream.service.dashboard.web import COOKIE, LASTS
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import listed
+from fairstream.service.experiments import Options, listed, start
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.impressions import Shown
 from fairstream.service.incoming import batch_from_json
@@ -434,6 +434,25 @@ def test_a_list_says_why_to_those_who_may_know_and_which_rules_moved_it(shop: Wo
     assert "Items with brand = &#34;Acme&#34; move up: 2 ×." in page
     assert "At most 3 items of the same brand." in page
     assert "Changed by me" in page
+
+
+def test_in_an_experiment_the_list_of_b_is_explained_by_the_rules_of_b(shop: Workspace) -> None:
+    def pinned(item: str) -> dict[str, Any]:
+        return {"pin": {"items": [item], "position": 1}}
+
+    rules.store(shop.engine, rules.rules_from_json([pinned("item 0")], {}), by="me")
+    current = registry.in_service(shop.engine)
+    assert current is not None
+    with shop.models.new(current.model):
+        pass
+    experiment = start(shop, Options(b=current.model, steps=[0.5], rules=[pinned("item 1")]), by="me")
+    client, arms = signed_in(shop), experiment.arms(shop.secret)
+    for arm, item in (("A", "item 0"), ("B", "item 1")):
+        user = next(f"u{n}" for n in range(99) if arms.arm_of(f"u{n}") == arm)
+        page = client.get("/lists", params={"user": user}).text
+        lines = re.findall(r"<li><span>([^<]*)</span>(.*?)</li>", page, re.DOTALL)
+        assert [name for name, text in lines if "pinned" in text] == [item]
+        assert ("model B of the experiment" in page) == (arm == "B")
 
 
 def test_the_privacy_budget_is_shown(new_workspace: Maker) -> None:

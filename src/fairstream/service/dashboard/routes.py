@@ -172,13 +172,14 @@ class Dashboard:
 
     def _lists(self, request: Request, visitor: Visitor) -> dict[str, Any]:
         user_id, kinds = web.plain_text(request.query_params.get("user")), self._workspace.config.events
-        answer, why, history, problem = None, dict[str, list[str]](), list[str](), None
+        answer, why, history, problem, experiment = None, dict[str, list[str]](), list[str](), None, None
         may_see = visitor.scope in _HISTORY_SCOPES  # histories are personal data, and reasons name items of them
         if user_id:
             try:
                 ask = Ask(min(_LIST_LENGTH, self._workspace.config.limits.max_k), explain=may_see)
                 answer = self._running.recommend(user_id, ask)
-                why = reasons(self._running.recommend, user_id, answer, rules.stored(self._engine))
+                experiment = self._experiment_with(user_id)
+                why = reasons(self._running.recommend, user_id, answer, self._rules_of(experiment))
             except FairstreamError as error:
                 problem = str(error)
             if may_see:
@@ -193,6 +194,7 @@ class Dashboard:
         return {
             "user_id": user_id,
             "answer": answer,
+            "experiment": experiment,
             "why": why,
             "history": history,
             "may_see": may_see,
@@ -201,6 +203,19 @@ class Dashboard:
             "titles": titles(self._engine, named),
             **tops,
         }
+
+    def _experiment_with(self, user_id: str) -> experiments.Experiment | None:
+        """Return the running experiment if it gives a user the lists of B."""
+        with reading(self._engine) as connection:
+            experiment = experiments.running(connection)
+        if experiment is None or experiment.mode != "split":
+            return None
+        return experiment if experiment.arms(self._workspace.secret).arm_of(user_id) == "B" else None
+
+    def _rules_of(self, experiment: experiments.Experiment | None) -> list[rules.Rule]:
+        own = None if experiment is None else experiment.options.rules
+        kinds = self._workspace.config.items.properties
+        return rules.stored(self._engine) if own is None else rules.rules_from_json(own, kinds)
 
     def _experiments(self, _: Request, __: Visitor) -> dict[str, Any]:
         with reading(self._engine) as connection:
