@@ -89,7 +89,9 @@ class Experiment(Record):
         """The state and the results, for people."""
         shares = {"split": "get B", "interleave": "get lists of both"}
         how = f"{self.share:.0%} of users {shares[self.mode]}" if self.mode in shares else "B is never shown"
-        state = f"runs since {self.started:%Y-%m-%d %H:%M} UTC; {how}" if self.ended is None else "has ended"
+        state = (
+            f"has been running since {self.started:%Y-%m-%d %H:%M} UTC; {how}" if self.ended is None else "has ended"
+        )
         lines = [f"Experiment {self.id} ({self.mode}) of model {self.a} (A) and {self.b} (B) {state}."]
         if self.mode == "shadow":
             lines.append(self.looks.get("shadow") or "No list has been compared yet.")

@@ -52,8 +52,8 @@ PRIVATE = (
     "/experiments",
     MODEL,
 )
-BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore", "/experiments/start")
-BUTTONS += ("/experiments/stop", "/experiments/promote")
+BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items/withdraw", "/items/restore")
+EXPERIMENT_BUTTONS = ("/experiments/start", "/experiments/stop", "/experiments/promote")
 
 
 class Reader(HTMLParser):
@@ -184,7 +184,7 @@ def test_buttons_are_for_admins_who_came_from_the_page_itself(shop: Workspace) -
     admin, reader = signed_in(shop, "admin", standing), signed_in(shop, "read", standing)
     before = registry.in_service(shop.engine)
     assert 'name="token"' not in reader.get("/").text
-    for button in BUTTONS:
+    for button in BUTTONS + EXPERIMENT_BUTTONS:
         assert Client(shop).post(button).headers["location"] == "/login"
         assert admin.post(button).status_code == 403
         assert admin.post(button, data={"token": "guessed"}).status_code == 403
@@ -226,7 +226,7 @@ def test_nothing_changes_before_it_is_confirmed_and_the_page_says_who_did_it_las
     admin = signed_in(shop, "admin", standing)
     (token, *_) = re.findall(r'name="token" value="([^"]+)"', admin.get("/").text)
     before = registry.in_service(shop.engine), items.listed(shop.engine)
-    for button in BUTTONS:
+    for button in BUTTONS + EXPERIMENT_BUTTONS:
         asked = admin.post(button, data={"token": token, "item": HOSTILE})
         assert asked.status_code == 200
         assert "?</h1>" in asked.text
@@ -391,9 +391,12 @@ def test_an_experiment_is_started_watched_and_ended(shop: Workspace) -> None:
     assert "each arm needs 100 people" in admin.get(page).text
     test = {"difference": -0.012, "interval": [-0.031, 0.007], "sentence": HOSTILE, "breaks_guard": False}
     looks = {"users": {"A": 1234, "B": 777}, "tests": {"conversion": {**test, "e_value": 1.0, "scale": 1.0}}}
+    looks |= {"shadow": "In 16 pairs of lists …", "groups": {"withheld": "too few people"}}
     with writing(shop.engine) as connection:
         connection.execute(update(schema.experiments).values(looks=looks))
     shown = admin.get(page).text
+    assert "In 16 pairs of lists …" in shown
+    assert "No numbers of groups: too few people." in shown
     for words in ("1,234", "777", "−1.2 %", "from −3.1 % to +0.7 %", "holds", html.escape(HOSTILE).split("&#x27;")[0]):
         assert words in shown
     assert 'class="button"' not in shown

@@ -155,7 +155,7 @@ class Dashboard:
         model = registry.model(self._engine, web.plain_text(request.path_params["id"]))
         service = registry.in_service(self._engine)
         since = service.since if service and service.model == model.id else None
-        can_serve = model.state != "failed" and self._workspace.models.exists(model.folder)
+        can_serve = self._workspace.models.exists(model.folder)
         return {"model": model, "since": since, "can_serve": can_serve}
 
     def _updates(self, request: Request, _: Visitor) -> dict[str, Any]:
