@@ -337,7 +337,8 @@ def test_long_tables_have_pages(new_workspace: Maker) -> None:
         assert seen == [f"m{t:02}" for t in reversed(range(n))]
     for before in ("", "x", "-1", "0", "5", "9" * 40, "٣", "\0"):
         for path in ("/models", "/updates"):
-            assert client.get(path, params={"before": before}).status_code == 200, before
+            answer = client.get(path, params={"before": before})
+            assert answer.status_code == (404 if before.isprintable() and before else 200), before
 
 
 def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace) -> None:

@@ -77,7 +77,8 @@ class Visitor(NamedTuple):
 
 
 Form = Mapping[str, str]
-Answering = Callable[[Request, Form | None], Response]  # for a request without a form, or one that cannot be read: None
+Answering = Callable[[Request, Form | None], Response]
+"""Answers a request; its form is None if it has none, or an unreadable one."""
 Read = Callable[[Request, Visitor], dict[str, Any]]
 """Reads what the template of a page shows."""
 
@@ -121,7 +122,7 @@ class Dashboard:
         try:
             return answer(request, form)
         except UnknownIdError:
-            return self._message(request, 404, "Not found", "There is no such model.")
+            return self._message(request, 404, "Not found", "There is no such page.")
         except WorkspaceError:
             words = "The database cannot be reached; try again in a moment."
             return self._message(request, 503, "Service unavailable", words, {"Retry-After": "5"})
@@ -164,10 +165,7 @@ class Dashboard:
 
     def _paged(self, read: Callable[..., list[_Row]], request: Request) -> tuple[list[_Row], bool]:
         before = web.plain_text(request.query_params.get("before")) or None
-        try:
-            rows = read(self._engine, before=before, limit=_PAGE_SIZE + 1)
-        except UnknownIdError:
-            rows = read(self._engine, before=None, limit=_PAGE_SIZE + 1)
+        rows = read(self._engine, before=before, limit=_PAGE_SIZE + 1)
         return rows[:_PAGE_SIZE], len(rows) > _PAGE_SIZE
 
     def _lists(self, request: Request, visitor: Visitor) -> dict[str, Any]:
