@@ -15,11 +15,56 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from fairstream import peeking, win_rate_test
+from fairstream import ArmTotals, win_rate_test
+from fairstream.evaluation.sequential import evidence, first_scale, is_large, radius_of
 
 Draw = Callable[[np.random.Generator], tuple[Any, Any, Any, Any]]
 Outcomes = Callable[[np.random.Generator, int], Any]
 BASE, SHOWN, SPREAD = 0.10, 20, 10.0  # click-through, items shown to a user, a + b of the users' beta distribution
+
+
+def peeking(draw: Draw, *, n_runs: int, alpha: float = 0.05, n_tests: int = 1, seed: int = 0) -> Any:
+    """Simulate an experiment that is looked at after every event; return when each run first shows a difference.
+
+    `draw` returns for each event, in order: the user, the arm (0 or 1), the exposures and the outcomes that it adds.
+    A run that never shows a difference gets infinity.
+    """
+    first = np.full(n_runs, np.inf)
+    for run in range(n_runs):
+        a, b = _paths(*draw(np.random.default_rng([seed, run])))
+        has_enough = is_large(a, b)
+        if not has_enough.any():
+            continue
+        start = int(has_enough.argmax())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            difference, weight, variance = evidence(a, b, 1.0)
+            scale = first_scale(variance[start])
+            shows = has_enough & (np.abs(difference) * weight > radius_of(variance, scale, alpha / n_tests))
+        if shows.any():
+            first[run] = shows.argmax() + 1
+    return first
+
+
+def _paths(users: Any, arms: Any, exposures: Any, outcomes: Any) -> tuple[ArmTotals, ArmTotals]:
+    """The totals of both arms after each event, as arrays; a user's events add up before they are squared."""
+    order = np.argsort(users, kind="stable")
+    ends = np.empty_like(order)
+    ends[order] = np.arange(len(order))
+    is_first = np.r_[True, np.diff(users[order]) != 0]
+
+    def before_and_after(values: Any) -> tuple[Any, Any]:
+        total = np.cumsum(values[order])
+        starts = np.where(is_first, total - values[order], 0.0)
+        at = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+        own = total - starts[at]
+        return (own - values[order])[ends], own[ends]
+
+    (x0, x1), (y0, y1) = before_and_after(exposures.astype(float)), before_and_after(outcomes.astype(float))
+    is_new = np.empty(len(order))
+    is_new[order] = is_first
+    steps = (is_new, x1 - x0, y1 - y0, x1 * x1 - x0 * x0, x1 * y1 - x0 * y0, y1 * y1 - y0 * y0)
+    paths = [ArmTotals(*(np.cumsum(np.where(arms == arm, step, 0.0)) for step in steps)) for arm in (0, 1)]  # type: ignore[arg-type]
+    return paths[0], paths[1]
 
 
 def _once(outcomes: Outcomes, share: float = 0.5) -> Callable[[int], Draw]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.shop_world import EXPERIMENT, GROUPS
 from fairstream.pages.rendering import read_asset
-from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
+from fairstream.service.dashboard.charts import Chart, Moment, Series
 from fairstream.service.dashboard.web import environment
 from fairstream.service.gaps import score_in
 from fairstream.text import count, number, percent
@@ -89,7 +89,7 @@ def _charts(hours: Hours) -> dict[str, list[Chart]]:
 
     def lines(id_: str, title: str, series: list[Series], write: Callable[[float], str]) -> list[Chart]:
         drawn = [line for line in series if any(value is not None for value in line.values)]
-        return [make_chart(id_, title, moments, drawn, write, from_zero=True)] if drawn else []
+        return [Chart(id_, title, moments, drawn, write, from_zero=True)] if drawn else []
 
     def by_group(what: Callable[[str], list[float | None]]) -> list[Series]:
         return [Series(name, f"line-{place}", what(name)) for place, name in enumerate(GROUPS)]

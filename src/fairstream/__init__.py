@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         Slice,
         evaluate_recommendations,
         group_statistics,
-        peeking,
         sequential_test,
         win_rate_test,
     )
@@ -162,7 +161,6 @@ __all__ = [
     "ingest",
     "leakcheck",
     "load",
-    "peeking",
     "read_events",
     "register_fairness",
     "register_loss",

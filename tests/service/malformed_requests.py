@@ -242,7 +242,7 @@ class Gun:
         odd = escaped(rng.choice(ODD_TEXTS))
         path = rng.choice(
             [
-                f"/?before={odd}", f"/models/{odd}", f"/models/{odd}/audit.json", f"/models/{odd}/audit.html",
+                f"/?before={odd}", f"/models/{odd}",
                 f"/assets/{odd}",
                 f"/login?to={odd}", "/assets/..%2f..%2fsecret", "/assets/vega.0.js", "/models/",
                 f"/login?to=https://{odd}",

@@ -19,14 +19,15 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import WorkspaceError
-from fairstream.service import experiments, registry, schema, updates
+from fairstream.service import experiments, looks, registry, schema, updates
 from fairstream.service.arms import Arms, encode, interleave
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Experiment, Options, Served, look, start, stop
+from fairstream.service.experiments import Experiment, Options, start, stop
 from fairstream.service.impressions import Shown, store
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.looks import Served, look
 from fairstream.service.records import UnknownIdError
 from fairstream.service.settings import Every, Privacy
 from fairstream.service.status import Status
@@ -241,26 +242,41 @@ def test_a_step_lasts_its_hours(shop: Shop) -> None:
     assert shop.status().share == 0.4
 
 
-@pytest.mark.parametrize(
-    ("counts", "name"),
-    [
-        ({"served": 2000, "micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}, "latency"),
-        ({"fallbacks": 1000}, "fallback"),
-    ],
-)
+SERVED = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2, "fallbacks": 10}
+SLOW = {"micros": 2000 * 90_000, "micros²": 2000 * 90_000**2}
+
+
+def serve(shop: Shop, experiment: Experiment, arm: str, counts: dict[str, int]) -> None:
+    key = {"hour": 0, "experiment": experiment.id, "model": "", "arm": arm}
+    with writing(shop.workspace.engine) as connection:
+        rows = [key | {"what": what, "n": n} for what, n in counts.items()]
+        connection.execute(insert(schema.impression_counts), rows)
+
+
+@pytest.mark.parametrize(("counts", "name"), [(SLOW, "latency"), ({"fallbacks": 1000}, "fallback")])
 def test_a_guard_that_breaks_rolls_b_back(shop: Shop, counts: dict[str, int], name: str) -> None:
-    good = {"served": 2000, "micros": 2000 * 10_000, "micros²": 2000 * 11_000**2, "fallbacks": 10}
     experiment = shop.start()
-    key = {"hour": 0, "experiment": experiment.id, "model": ""}
-    for arm, own in (("A", good), ("B", good | counts)):
-        with writing(shop.workspace.engine) as connection:
-            rows = [key | {"arm": arm, "what": what, "n": n} for what, n in own.items()]
-            connection.execute(insert(schema.impression_counts), rows)
+    serve(shop, experiment, "A", SERVED)
+    serve(shop, experiment, "B", SERVED | counts)
     look(shop.workspace)
     found = shop.status()
     assert found.state == "ended"
     assert found.decision is not None
     assert found.decision["sentence"].startswith(f"B was rolled back for {name}: ")
+
+
+def test_a_guard_that_breaks_after_the_decision_still_rolls_b_back(shop: Shop) -> None:
+    experiment = shop.start()
+    better = {"outcome": "better", "sentence": "B is better."}
+    with writing(shop.workspace.engine) as connection:
+        connection.execute(schema.experiments.update().values(decision=better))
+    serve(shop, experiment, "A", SERVED)
+    serve(shop, experiment, "B", SERVED | SLOW)
+    look(shop.workspace)
+    found = shop.status()
+    assert found.state == "ended"
+    assert found.decision is not None
+    assert found.decision["outcome"] == "worse"
 
 
 def test_each_user_is_measured_once_by_a_process(shop: Shop) -> None:
@@ -289,6 +305,17 @@ def test_a_group_for_which_b_is_worse_rolls_it_back_although_everyone_is_served_
     assert decision["sentence"].startswith("B was rolled back for group odd: click through of B minus that of A")
 
 
+def test_the_intervals_of_groups_follow_alpha(new_workspace: NewWorkspace) -> None:
+    shop, widths = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter="off"))), []
+    for alpha in (0.05, 0.001):
+        shop.start(alpha=alpha)
+        shop.visit(500, (0.06, 0.06))
+        low, high = shop.status().looks["tests"]["group odd"]["interval"]
+        widths.append(high - low)
+        stop(shop.workspace, by="test")
+    assert widths[1] > 1.2 * widths[0]
+
+
 def test_numbers_of_groups_cost_privacy_and_are_withheld_where_that_is_too_dear(shop: Shop) -> None:
     shop.start()
     shop.visit(500, (0.06, 0.06))
@@ -312,11 +339,31 @@ def test_numbers_of_groups_are_paid_for(new_workspace: NewWorkspace) -> None:
         assert len(connection.execute(select(schema.privacy_spent)).all()) == 1
 
 
+def test_of_two_processes_that_look_at_once_one_publishes(
+    new_workspace: NewWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two releases with one noise would show what changed between them."""
+    shop, compute = Shop(new_workspace(privacy=Privacy(epsilon_per_quarter=200))), looks._groups
+
+    def compute_while_another_process_looks(*arguments: Any) -> Any:
+        result = compute(*arguments)
+        monkeypatch.setattr(looks, "_groups", compute)
+        look(shop.workspace)
+        return result
+
+    monkeypatch.setattr(looks, "_groups", compute_while_another_process_looks)
+    shop.start()
+    shop.visit(1000, (0.06, 0.06))
+    assert {"group even", "group odd"} < set(shop.status().looks["tests"])
+    with shop.workspace.engine.connect() as connection:
+        assert len(connection.execute(select(schema.privacy_spent)).all()) == 1
+
+
 def test_without_traffic_the_status_says_so(shop: Shop) -> None:
     shop.start()
     look(shop.workspace)
     found = shop.status()
-    assert "No impression of it has come in yet." in found.sentences
+    assert "No impressions yet." in found.sentences
     assert found.looks == {"users": {"A": 0, "B": 0}, "tests": {}, "groups": {}}
     assert "NaN" not in found.model_dump_json()
 
@@ -398,7 +445,7 @@ def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_p
     done = cli("start", folder, shop.b, "--options", options, "--json", "-")
     started = json.loads(done.stdout)
     assert (started["share"], started["options"]["max_users"]) == (0.1, 1000)
-    assert "No impression of it has come in yet." in cli("status", folder).stdout
+    assert "No impressions yet." in cli("status", folder).stdout
     shown = CliRunner().invoke(app, ["status", str(folder)]).stdout
     assert f"Experiment {started['id']} (split)" in shown
     assert "has ended" in cli("stop", folder).stdout

@@ -24,8 +24,8 @@ from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, 
 from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
 from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, spends
-from fairstream.service.dashboard.overview import gap_chart, quality_chart
-from fairstream.service.dashboard.reading import Overview
+from fairstream.service.dashboard.charts import Chart
+from fairstream.service.dashboard.overview import Overview, quality_charts
 from fairstream.service.event_store import closed_periods
 from fairstream.service.forgetting import export, forget
 from fairstream.service.gaps import TOO_FEW, TOO_NOISY, gap_in, level_of, score_in, why_no_gap
@@ -582,10 +582,15 @@ def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
         by_group = score_in(evaluation)["by_group"]
         assert {name for name, mean in by_group.items() if mean is None} == set(evaluation["withheld"])
     overview = Overview(workspace)
-    drawn = {line.name: len(line.points) for line in quality_chart(overview).lines}
+
+    def n_points(chart: Chart) -> dict[str, int]:
+        return {line.name: sum(point is not None for point in chart.points(line)) for line in chart.series}
+
+    quality, gap_chart = quality_charts(overview, workspace.config)
+    drawn = n_points(quality)
     for name in NAMES:
         assert drawn.get(name, 0) == sum(name in evaluation["levels"] for evaluation in evaluations)
-    assert len(gap_chart(overview, workspace.config).lines[0].points) == (1 if is_shown else 0)
+    assert n_points(gap_chart) == {"largest gap": 1 if is_shown else 0}
     pages = [
         CliRunner().invoke(app, [command, str(workspace.folder)], env={"COLUMNS": "250"}, catch_exceptions=False).stdout
         for command in ("status", "periods")

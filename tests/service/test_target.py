@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from running import signed_in
 from streams import PERSON, create, know, named_stream, take_in, values_of
 from typer.testing import CliRunner
 
@@ -20,8 +21,6 @@ from fairstream.models import NO_LEVEL
 from fairstream.service import updater
 from fairstream.service.api.manage import full_periods
 from fairstream.service.audit import entries
-from fairstream.service.dashboard.reading import ModelStory
-from fairstream.service.dashboard.web import render
 from fairstream.service.forgetting import forget
 from fairstream.service.gate import Check
 from fairstream.service.learning import Learning
@@ -80,9 +79,8 @@ def serving(workspace: Workspace) -> Any:
     return model(workspace.engine, current.model)
 
 
-def audit_page(workspace: Workspace, model_id: str) -> str:
-    story = ModelStory(workspace, model_id)
-    return render("audit.html", story=story, name="", group="", made=0, css="")
+def model_page(workspace: Workspace, model_id: str) -> str:
+    return signed_in(workspace).get(f"/models/{model_id}").text
 
 
 def replays(workspace: Workspace, model_id: str) -> list[Any]:
@@ -108,7 +106,7 @@ def test_every_update_says_which_level_it_chose_and_why(copied: Callable[[], Wor
     last = list(entries(workspace.engine))[-1]
     assert json.loads(last.body)["about"]["control"] == control == full_periods(workspace.engine)[-1].control
     recorded = CliRunner().invoke(app, ["audit", str(workspace.folder)], catch_exceptions=False).stdout
-    page = audit_page(workspace, row.id)
+    page = model_page(workspace, row.id)
     assert control["sentence"] in " ".join(said.split())
     assert control["sentence"] in recorded
     assert sentence(control["sentence"]) in page
@@ -148,7 +146,7 @@ def test_without_a_target_nothing_is_said_of_one(tmp_path: Path) -> None:
         row = serving(workspace)
         assert "control" not in row.about
         assert row.about["event_weights"] == {"majority": 1.0, "minority": 4.0}
-        page = audit_page(workspace, row.id)
+        page = model_page(workspace, row.id)
         assert "minority 4.00 times" in page
         assert "<h2>Groups</h2>" not in page
 

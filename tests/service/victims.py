@@ -21,10 +21,11 @@ from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import items, updates
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Options, look, start, stop
+from fairstream.service.experiments import Options, start, stop
 from fairstream.service.experiments import promote as promote_b
 from fairstream.service.forgetting import forget
 from fairstream.service.impressions import Shown, store
+from fairstream.service.looks import look
 from fairstream.service.registry import models, promote, rollback
 from fairstream.service.tally import Tally
 from fairstream.service.workspace import Workspace

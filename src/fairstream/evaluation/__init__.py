@@ -10,7 +10,7 @@ from fairstream.evaluation.paired import Paired
 from fairstream.evaluation.recommendations import RecommendationComparison, SystemDifference, evaluate_recommendations
 from fairstream.evaluation.resampling import GroupPanel, Statistics
 from fairstream.evaluation.results import EvaluatedLists, Evaluation, Slice
-from fairstream.evaluation.sequential import ArmTotals, SequentialResult, peeking, sequential_test, win_rate_test
+from fairstream.evaluation.sequential import ArmTotals, SequentialResult, sequential_test, win_rate_test
 from fairstream.evaluation.user_results import AggregateMetric, UserResults, score_periods, stack_periods
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ __all__ = [
     "evaluate_recommendations",
     "group_statistics",
     "panel_scores",
-    "peeking",
     "resolve_metrics",
     "score_periods",
     "seed_certificate",

@@ -28,8 +28,7 @@ Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -38,7 +37,6 @@ from scipy.special import betaln
 
 from fairstream.errors import ConfigurationError
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 MIN_USERS = 100  # of each arm: the normal approximation needs them
 MIN_OUTCOMES = 20  # expected of each arm if both are equal; (Σy)² / Σy² counts them: users, where each has one
 _TIGHTEST = 30.0  # the interval is tightest where the variance is this many times that at the minimum sample
@@ -47,9 +45,10 @@ _PRIOR = 10.0  # a of the mixture of win rates: of most weight for rates from 0.
 
 @dataclass(frozen=True)
 class ArmTotals:
-    """Sums over the users of an arm; they can be added and subtracted, and so kept up to date.
+    """Sums over the users of an arm.
 
-    >>> ArmTotals.of([1, 0, 2], [10, 5, 5]).rate
+    >>> totals = ArmTotals.of([1, 0, 2], [10, 5, 5])
+    >>> totals.y / totals.x
     0.15
     """
 
@@ -69,17 +68,6 @@ class ArmTotals:
         y = np.asarray(outcomes, np.float64)
         x = np.ones_like(y) if exposures is None else np.asarray(exposures, np.float64)
         return cls(len(y), *(float(part.sum()) for part in (x, y, x * x, x * y, y * y)))
-
-    def __add__(self, other: ArmTotals) -> ArmTotals:
-        return ArmTotals(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def __sub__(self, other: ArmTotals) -> ArmTotals:
-        return ArmTotals(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
-
-    @property
-    def rate(self) -> float | None:
-        """Outcomes for each exposure; None before the first one."""
-        return self.y / self.x if self.x else None
 
 
 @dataclass(frozen=True)
@@ -146,31 +134,31 @@ def sequential_test(
         raise ConfigurationError(
             f"alpha must be between 0 and 1, n_tests at least 1 and ratio > 0, got {alpha}, {n_tests} and {ratio}"
         )
-    if not _is_large(a, b):
+    if not is_large(a, b):
         return None
-    difference, weight, variance = _evidence(a, b, ratio)
-    scale = scale or _scale(variance)
+    difference, weight, variance = evidence(a, b, ratio)
+    scale = scale or first_scale(variance)
     if not scale > 0:  # every user has the same rate
         return None
-    radius = float(_radius(variance, scale, alpha / n_tests) / weight)
+    radius = float(radius_of(variance, scale, alpha / n_tests) / weight)
     exponent = (weight * difference) ** 2 / (2 * (variance + scale))
     e_value = math.sqrt(scale / (variance + scale)) * math.exp(min(float(exponent), 700.0))
     return SequentialResult(float(difference), (float(difference) - radius, float(difference) + radius), e_value, scale)
 
 
-def win_rate_test(wins: int, losses: int, *, alpha: float = 0.05, n_tests: int = 1) -> SequentialResult:
+def win_rate_test(wins: int, losses: int, *, alpha: float = 0.05) -> SequentialResult:
     """Compare a win rate with 1/2, validly after every trial; the difference is wins − losses as a share of trials.
 
     >>> result = win_rate_test(620, 480)
     >>> round(result.difference, 3), result.is_better, round(result.e_value)
     (0.127, True, 859)
     """
-    n, level = wins + losses, alpha / n_tests
+    n = wins + losses
     marginal = betaln(wins + _PRIOR, losses + _PRIOR) - betaln(_PRIOR, _PRIOR)
 
     def excess(p: float) -> float:
         """Log of the e-value against the win rate p, minus that at which p leaves the interval."""
-        return float(marginal - wins * math.log(p) - losses * math.log1p(-p) + math.log(level))
+        return float(marginal - wins * math.log(p) - losses * math.log1p(-p) + math.log(alpha))
 
     best, tiny = min(max(wins / n, 1e-9), 1 - 1e-9) if n else 0.5, 1e-12
     low = brentq(excess, tiny, best) if excess(tiny) > 0 else 0.0
@@ -179,64 +167,7 @@ def win_rate_test(wins: int, losses: int, *, alpha: float = 0.05, n_tests: int =
     return SequentialResult((wins - losses) / n if n else 0.0, (2 * low - 1, 2 * high - 1), e_value, _PRIOR)
 
 
-def peeking(
-    draw: Callable[[np.random.Generator], tuple[Array, Array, Array, Array]],
-    *,
-    n_runs: int,
-    alpha: float = 0.05,
-    n_tests: int = 1,
-    seed: int = 0,
-) -> Array:
-    """Simulate an experiment that is looked at after every event; return when each run first shows a difference.
-
-    `draw` returns for each event, in order: the user, the arm (0 or 1), the exposures and the outcomes that it adds.
-    A run that never shows a difference gets infinity, so that the share of finite numbers is the false positive rate
-    where there is no effect, and the power where there is one.
-
-    >>> def draw(rng):
-    ...     return np.arange(2000), rng.integers(0, 2, 2000), np.ones(2000), rng.binomial(1, 0.1, 2000)
-    >>> float(np.isfinite(peeking(draw, n_runs=50)).mean())
-    0.0
-    """
-    first = np.full(n_runs, np.inf)
-    for run in range(n_runs):
-        a, b = _paths(*draw(np.random.default_rng([seed, run])))
-        is_large = _is_large(a, b)
-        if not is_large.any():
-            continue
-        start = int(is_large.argmax())
-        with np.errstate(divide="ignore", invalid="ignore"):
-            difference, weight, variance = _evidence(a, b, 1.0)
-            scale = _scale(variance[start])
-            shows = is_large & (np.abs(difference) * weight > _radius(variance, scale, alpha / n_tests))
-        if shows.any():
-            first[run] = shows.argmax() + 1
-    return first
-
-
-def _paths(users: Array, arms: Array, exposures: Array, outcomes: Array) -> tuple[ArmTotals, ArmTotals]:
-    """The totals of both arms after each event, as arrays; a user's events add up before they are squared."""
-    order = np.argsort(users, kind="stable")
-    ends = np.empty_like(order)
-    ends[order] = np.arange(len(order))
-    is_first = np.r_[True, np.diff(users[order]) != 0]
-
-    def before_and_after(values: Array) -> tuple[Array, Array]:
-        total = np.cumsum(values[order])
-        starts = np.where(is_first, total - values[order], 0.0)
-        at = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
-        own = total - starts[at]
-        return (own - values[order])[ends], own[ends]
-
-    (x0, x1), (y0, y1) = before_and_after(exposures.astype(float)), before_and_after(outcomes.astype(float))
-    is_new = np.empty(len(order))
-    is_new[order] = is_first
-    steps = (is_new, x1 - x0, y1 - y0, x1 * x1 - x0 * x0, x1 * y1 - x0 * y0, y1 * y1 - y0 * y0)
-    paths = [ArmTotals(*(np.cumsum(np.where(arms == arm, step, 0.0)) for step in steps)) for arm in (0, 1)]  # type: ignore[arg-type]
-    return paths[0], paths[1]
-
-
-def _is_large(a: Any, b: Any) -> Any:
+def is_large(a: Any, b: Any) -> Any:
     """Whether both arms have the minimum sample; an arm without outcomes has it where the other one has enough."""
     with np.errstate(divide="ignore", invalid="ignore"):  # before the first outcome
         smaller = np.minimum(a.x, b.x) / (a.x + b.x)
@@ -244,7 +175,7 @@ def _is_large(a: Any, b: Any) -> Any:
     return (np.minimum(a.n, b.n) >= MIN_USERS) & (n_outcomes >= MIN_OUTCOMES)
 
 
-def _evidence(a: Any, b: Any, ratio: float) -> Any:
+def evidence(a: Any, b: Any, ratio: float) -> Any:
     """Δ, D and V of the equations above, for numbers and for arrays."""
     rates, variances = [], []
     for arm in (a, b):
@@ -256,9 +187,11 @@ def _evidence(a: Any, b: Any, ratio: float) -> Any:
     return rates[1] - ratio * rates[0], weight, weight**2 * (ratio**2 * variances[0] + variances[1])
 
 
-def _scale(variance: float) -> float:
+def first_scale(variance: float) -> float:
+    """ρ, from V at the first look after the minimum sample."""
     return float(_TIGHTEST * variance / 8.4)  # 8.4 = −W₋₁(−α² / e) − 1 at α = 0.05
 
 
-def _radius(variance: Any, scale: float, alpha: float) -> Any:
+def radius_of(variance: Any, scale: float, alpha: float) -> Any:
+    """The boundary of D·Δ at one look."""
     return np.sqrt((variance + scale) * np.log((variance + scale) / (scale * alpha**2)))

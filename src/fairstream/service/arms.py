@@ -1,7 +1,8 @@
-"""Who gets which arm of an experiment, and lists of two models by turns.
+"""Who gets which arm of an experiment, and interleaved lists.
 
-A keyed hash of the user and the experiment gives each user a number from 0 to 1. Those below `share` get B; those above
-1 − share, as many, get A and are compared with them. So both arms see the same hours while the share grows.
+A keyed hash of the user and the experiment gives each user a number from 0 to 1. Users below `share` get B. Equally
+many users above 1 − `share` get A and are compared with them, so that both arms see the same hours while the share
+grows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import secrets
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal
 
 Mode = Literal["split", "interleave", "shadow"]
@@ -19,7 +19,7 @@ Mode = Literal["split", "interleave", "shadow"]
 
 @dataclass(frozen=True)
 class Arms:
-    """Who gets which arm of a running experiment; what each process needs to know of it."""
+    """A running experiment as each process needs it: who gets which arm."""
 
     id: str
     mode: Mode
@@ -30,7 +30,7 @@ class Arms:
 
     @property
     def both(self) -> str:
-        """The name of both models, of which an interleaved list is."""
+        """The model of an interleaved list."""
         return f"{self.a}+{self.b}"[:32]
 
     def position(self, user_id: str) -> float:
@@ -66,7 +66,7 @@ class Arms:
 
 
 def interleave(a: Sequence[str], b: Sequence[str], k: int, *, b_first: bool) -> list[tuple[str, str, float]]:
-    """Draft a list by turns: each model adds its best item that is not there yet.
+    """Draft a list by turns: each model adds its best item that the list does not have yet.
 
     One coin says which model begins, so that an item is shown with the probability 1/2 or 1. Each entry is an item, its
     team ("a" or "b") and this probability (Radlinski, Kurup and Joachims 2008 throw a coin before each pair of turns).
@@ -83,26 +83,25 @@ def _draft(a: Sequence[str], b: Sequence[str], k: int, b_begins: bool) -> dict[s
     turns = [("a", iter(a)), ("b", iter(b))]
     for n in range(2 * k):
         team, ranked = turns[(n + b_begins) % 2]
-        teams |= dict.fromkeys(islice((item for item in ranked if item not in teams), 1), team)
-        if len(teams) == k:
-            break
+        if len(teams) < k and (item := next((item for item in ranked if item not in teams), None)) is not None:
+            teams[item] = team
     return teams
 
 
 def encode(experiment: str, entries: Sequence[tuple[str, str, float]]) -> str:
-    """Return the id of an interleaved list: it tells each item's team, as a capital where the propensity is 1."""
+    """Return the id of an interleaved list, which holds each item's team: a capital where the propensity is 1."""
     marks = (f"{team.upper() if p == 1.0 else team}{_hash(item)}" for item, team, p in entries)
     return ".".join((experiment, secrets.token_hex(6), *marks))
 
 
 def _decode(experiment: str, items: Sequence[str], list_id: str) -> list[tuple[str, float]] | None:
     """Return the team and propensity of each item; None if the list is not one of the experiment's."""
-    name, *parts = list_id.split(".")
-    teams = {mark[1:]: mark[:1] for mark in parts[1:]}
-    found = [teams.get(_hash(item), "") for item in items]
-    if name != experiment or not all(team in ("a", "b", "A", "B") for team in found):
+    name, *marks = list_id.split(".")
+    team_of = {mark[1:]: mark[:1] for mark in marks[1:]}
+    teams = [team_of.get(_hash(item), "") for item in items]
+    if name != experiment or not all(team in ("a", "b", "A", "B") for team in teams):
         return None
-    return [(team.lower(), 1.0 if team.isupper() else 0.5) for team in found]
+    return [(team.lower(), 1.0 if team.isupper() else 0.5) for team in teams]
 
 
 def _hash(item: str) -> str:

@@ -1,4 +1,4 @@
-"""Lists that people saw: storing, reporting, and what each person was shown in vain. `tally` counts the results."""
+"""Lists that people saw: storing, reporting, and items that were shown in vain. `tally` counts the results."""
 
 from __future__ import annotations
 
@@ -44,19 +44,16 @@ class Shown(NamedTuple):
     experiment: str = ""
     arms: str = ""
     propensities: Sequence[float] = ()
-    has_time: bool = True
 
     def row(self) -> dict[str, Any]:
-        """Return the row to store; a list with an id but no time is the same whenever it is sent again."""
-        when = self.time if self.has_time or self.list_id is None else 0
-        digest = sha256(json.dumps([self.user_id, self.items, when, self.list_id, self.placement]).encode())
-        content = self._asdict() | {"propensities": list(self.propensities), "outcomes": "0" * len(self.items)}
-        del content["has_time"]
-        return content | {"id": digest.hexdigest()}
+        """Return the row to store; a list that is sent again under its id is the same at any time."""
+        name = self.list_id or self.time
+        digest = sha256(json.dumps([self.user_id, self.items, name, self.placement]).encode())
+        return self._asdict() | {"id": digest.hexdigest(), "outcomes": "0" * len(self.items)}
 
 
 class ImpressionsReceipt(Record):
-    """The numbers of lists that are new, known already, or of forgotten people."""
+    """How many lists were new, known already, or of forgotten people."""
 
     accepted: int
     """Lists that are new."""
@@ -69,7 +66,7 @@ class ImpressionsReceipt(Record):
 def store(workspace: Workspace, batches: Sequence[Sequence[Shown]]) -> list[ImpressionsReceipt]:
     """Store batches of lists in one transaction: all of them or none."""
     with writing(workspace.engine) as connection:
-        one_writer(connection)  # numbers become visible in their order, and nobody is forgotten meanwhile
+        one_writer(connection)  # rows become visible in the order of `seq`, and nobody is forgotten in between
         first = insert_into(connection, schema.changes).on_conflict_do_nothing()
         last = connection.scalar(select(func.max(schema.events.c.seq))) or 0
         connection.execute(first, [{"name": TALLIED_LISTS, "version": 0}, {"name": TALLIED_EVENTS, "version": last}])
@@ -115,7 +112,7 @@ def prune(workspace: Workspace) -> int:
 
 
 class Shares(Record):
-    """How many items were shown, and what came of them."""
+    """How many items were shown, clicked and converted."""
 
     lists: int = Field(0, examples=[150])
     """Lists that were shown."""
@@ -140,7 +137,7 @@ class Shares(Record):
 
 
 class Report(Record):
-    """What was shown since a moment, and what came of it."""
+    """Impressions since a moment, and their results."""
 
     since: Time
     """When the counted hours begin."""
@@ -169,8 +166,8 @@ class Report(Record):
 class ShownInVain:
     """How often each user was shown each item without an event; safe to use from many threads.
 
-    After `avoid_days` without being shown an item starts again at 0. The people shown least recently are dropped where
-    there are too many.
+    An item that was not shown for `avoid_days` starts again at 0. Where there are too many people, those shown least
+    recently are dropped.
     """
 
     def __init__(self, config: Impressions) -> None:
@@ -190,7 +187,7 @@ class ShownInVain:
                 self._counts.popitem(last=False)
 
     def __bool__(self) -> bool:
-        """Whether anything was shown to anybody."""
+        """Return whether anybody was shown anything."""
         return bool(self._counts)
 
     def users(self) -> list[str]:
@@ -218,7 +215,7 @@ class ShownInVain:
 
 
 def shown_after(engine: Engine, seq: int, since: int) -> Iterator[tuple[int, str, list[str], int]]:
-    """Yield seq, user, items without a click and time of the lists after one, in parts; none from before a time."""
+    """Yield seq, user, unclicked items and time of the lists after `seq`, in parts; no items from before `since`."""
     columns = select(_rows.c.seq, _rows.c.user_id, _rows.c["items"], _rows.c.outcomes, _rows.c.time)
     while True:
         with reading(engine) as connection:

@@ -89,6 +89,16 @@ class Model(ModelSummary):
     about: dict[str, Any] = Field(examples=[{"n_users": 48_210, "n_items": 3_702}])
     """Configuration, hash of the data, versions and sizes."""
 
+    @property
+    def reason(self) -> str:
+        """The reason for the decision of the gate."""
+        return str(self.decision.get("reason") or "no reason was recorded")
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether an admin promoted it after the gate had rejected it."""
+        return self.state == "promoted" and not all(check.get("ok") for check in self.decision.get("checks") or ())
+
 
 class Update(Record):
     """A requested update and its outcome."""

@@ -8,7 +8,7 @@ from fairstream.service import updates
 from fairstream.service.budget import PrivacyStatus
 from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore, closed_periods
-from fairstream.service.experiments import latest
+from fairstream.service.experiments import running
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, latest_gap, score_in, why_no_gap
 from fairstream.service.impressions import Report
@@ -53,7 +53,7 @@ class Status(BaseModel):
         released, gap = latest_gap(last)
         shown = Report.of(engine, 24).everyone
         with reading(engine) as connection:
-            experiment = latest(connection)
+            experiment = running(connection)
         return cls.model_validate(
             {
                 "model": current and current.model,
@@ -73,7 +73,7 @@ class Status(BaseModel):
                 "every": workspace.config.every,
                 "click_through": shown.click_through,
                 "n_shown": shown.shown,
-                "experiment": experiment.sentences[0] if experiment and experiment.ended is None else None,
+                "experiment": experiment and experiment.sentences[0],
             }
         )
 

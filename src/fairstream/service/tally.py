@@ -1,11 +1,12 @@
-"""Counts what came of lists that people saw.
+"""Counts the results of lists that people saw.
 
 An event is a result of the latest list that showed its item to its user, at most `[impressions] window_hours` before.
 An item of a list counts as clicked after the first such event of a positive kind, and as converted after the first one
 of a kind in `[events] judge_by` (`purchase` where that names none).
 
-Each transaction counts new rows and moves its place in both tables: killed at any moment, no row is counted twice or
-left out. An event is counted one call after it was first seen, so that a list may arrive seconds after its clicks.
+The transaction that counts new rows also moves its place in both tables: a process that is killed counts no row twice
+and leaves none out. An event is counted one call after it was first seen, so that a list may arrive seconds after its
+clicks.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from fairstream.service.workspace import Workspace
 
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE = 2_000, 10_000
 _NOTHING, _CLICKED, _CONVERTED = "012"
-_Showings = dict[tuple[str, str], list[tuple[int, int, Row[Any]]]]
-"""By user and item: the time of a list, the item's position, and the list's row; the earliest list first."""
+_Showings = dict[tuple[str, str], list[Row[Any]]]
+"""By user and item: the lists with the item, the earliest first."""
 _rows, _users = schema.impressions, schema.experiment_users
 
 
 class Tally:
-    """Counts what came of lists; one for each process, and any number of processes."""
+    """Counts the results of lists; there may be any number of processes with one each."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -98,9 +99,8 @@ class _Batch:
         self._outcomes: dict[int, list[str]] = {}
         self._users: dict[tuple[str, str], dict[str, Any]] = {}
         for row in self.lists:
-            self._add(row, "lists", "" if row.arms.islower() else row.arms)
-            for arm, n in Counter(row.arms.upper()).items() if row.arms.islower() else [(row.arms, len(row.items))]:
-                self._add(row, "shown", arm, n)
+            self._hourly(row, "lists", 1)
+            self._add(row, "shown", len(row.items))
         self._attribute(self._shown_before(connection, last), config.events)
 
     def _shown_before(self, connection: Connection, last: int) -> _Showings:
@@ -113,39 +113,37 @@ class _Batch:
         for part in in_parts(sorted({event.user_id for event in self.events}), 1000):
             of_users = select(_rows).where(_rows.c.user_id.in_(part), *within).order_by(_rows.c.time, _rows.c.seq)
             for row in connection.execute(of_users):
-                for position, item in enumerate(row.items):
-                    if (row.user_id, item) in wanted:
-                        shown[row.user_id, item].append((row.time, position, row))
+                for pair in wanted.intersection((row.user_id, item) for item in row.items):
+                    shown[pair].append(row)
         return shown
 
     def _attribute(self, shown: _Showings, kinds: EventKinds) -> None:
         converting = conversions(kinds)
         for event in self.events:
-            lists = [each for each in shown.get((event.user_id, event.item_id), ()) if each[0] <= event.time]
-            if not lists or event.time - lists[-1][0] > self._window:
+            lists = [row for row in shown.get((event.user_id, event.item_id), ()) if row.time <= event.time]
+            if not lists or event.time - lists[-1].time > self._window or kinds.kinds.get(event.kind, 0.0) <= 0:
                 continue
-            _, position, row = lists[-1]
-            arm = _arm(row, position)
+            row = lists[-1]
+            position = row.items.index(event.item_id)
             outcomes = self._outcomes.setdefault(row.seq, list(row.outcomes))
             before = outcomes[position]
-            if kinds.kinds.get(event.kind, 0.0) > 0:
-                outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
-            if before == _NOTHING != outcomes[position]:
-                self._add(row, "clicked", arm)
+            outcomes[position] = max(before, _CONVERTED if event.kind in converting else _CLICKED)
+            if before == _NOTHING:
+                self._add(row, "clicked", 1, row.arms[position] if row.arms.islower() else "")
             if before != _CONVERTED == outcomes[position]:
-                self._add(row, "converted", arm)
+                self._add(row, "converted", 1)
 
-    def _add(self, row: Row[Any], what: str, arm: str, n: int = 1) -> None:
-        """Count for the hour, and for the user; the team of an interleaved list's first click is the user's vote."""
-        self.n[row.time // HOUR, row.experiment, arm, row.model, what] += n
-        if not arm or what == "lists":
-            return
-        of_list = "" if row.arms.islower() else row.arms
-        none = {"arm": of_list, "shown": 0, "clicked": 0, "converted": 0, "vote": 0}
-        user = self._users.setdefault((row.experiment, row.user_id), none)
-        user[what] += n
-        if what == "clicked" and not of_list:
-            user["vote"] = user["vote"] or (1 if arm == "B" else -1)
+    def _hourly(self, row: Row[Any], what: str, n: int) -> None:
+        self.n[row.time // HOUR, "", "", row.model, what] += n
+
+    def _add(self, row: Row[Any], what: str, n: int, team: str = "") -> None:
+        """Count for the hour, and for the user of an experiment, whose vote is the team of the item clicked first."""
+        self._hourly(row, what, n)
+        if row.experiment:
+            none = {"arm": "" if row.arms.islower() else row.arms, "shown": 0, "clicked": 0, "converted": 0, "vote": 0}
+            user = self._users.setdefault((row.experiment, row.user_id), none)
+            user[what] += n
+            user["vote"] = user["vote"] or {"": 0, "a": -1, "b": 1}[team]
 
     def write(self, connection: Connection) -> None:
         """Store the counts."""
@@ -154,19 +152,13 @@ class _Batch:
             change = update(_rows).where(_rows.c.seq == bindparam("row")).values(outcomes=bindparam("new"))
             connection.execute(change, [{"row": seq, "new": "".join(new)} for seq, new in self._outcomes.items()])
         running = running_experiment(connection)
-        own = [(user, did) for (experiment, user), did in self._users.items() if experiment == running]
-        users = [{"experiment": running, "user_id": user, **did} for user, did in own]
+        sums = self._users.items()
+        users = [{"experiment": of, "user_id": user, **own} for (of, user), own in sums if of == running]
         if users:
             new = insert_into(connection, _users)
             added = {name: _users.c[name] + new.excluded[name] for name in ("shown", "clicked", "converted")}
             added["vote"] = case((_users.c.vote == 0, new.excluded.vote), else_=_users.c.vote)
             connection.execute(new.on_conflict_do_update(index_elements=["experiment", "user_id"], set_=added), users)
-
-
-def _arm(row: Row[Any], position: int) -> str:
-    """Return the arm that an item came from: that of its list, or in an interleaved list its own."""
-    arms: str = row.arms
-    return arms[position].upper() if arms.islower() else arms
 
 
 def conversions(kinds: EventKinds) -> tuple[str, ...]:

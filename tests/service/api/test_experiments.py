@@ -76,7 +76,7 @@ def test_one_experiment_at_a_time_from_start_to_promotion(new_service: Any) -> N
     assert again.json()["detail"] == f"experiment {started.json()['id']} is running; end it before another one starts"
     update = call(client, "POST", "/v1/updates")
     assert (update.status_code, update.json()["code"]) == (409, "conflict")
-    assert "No impression of it has come in yet." in call(client, "GET").json()["sentences"]
+    assert "No impressions yet." in call(client, "GET").json()["sentences"]
     assert call(client, "DELETE").json()["decision"]["sentence"] == "It was stopped by adminer."
     assert call(client, "DELETE").status_code == 409
     assert call(client, "POST", "/v1/experiment/promote").json() == {"model": b}

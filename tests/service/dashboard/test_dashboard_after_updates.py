@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable
 
 import pytest
+from running import signed_in
 from streams import at_random, named_stream, take_in
 
-from fairstream.service.dashboard.overview import quality_chart, status_of, stream_charts
-from fairstream.service.dashboard.reading import ModelStory, Overview
-from fairstream.service.dashboard.web import render
+from fairstream.service.dashboard.overview import Overview, quality_charts, status_of, stream_charts
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.registry import promote
 from fairstream.service.updates import run
@@ -76,15 +75,14 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     )
     assert "the events themselves have changed" in status.sentences[0]
     assert all(gap_in(score) is not None for _, score in overview.evaluated)
-    assert quality_chart(overview).columns[-1].note == "candidate rejected"
+    assert quality_charts(overview, workspace.config)[0].moments[-1].note == "candidate rejected"
     assert [chart.title for chart in stream_charts(overview)][:1] == ["Events"]
 
+    client = signed_in(workspace)
     for model in overview.candidates.values():
-        story = ModelStory(workspace, model.id)
         assert score_in(model.about["evaluation"])
         assert bool(score_in(model.about.get("before"))) == (model.t > 0)
-        assert story.entries[0].kind == "update"
-        page = render("audit.html", story=story, name="", group="", made=0, css="")
+        page = client.get(f"/models/{model.id}").text
         for check in model.decision["checks"]:
             assert html.escape(sentence(check["sentence"])).replace("&#x27;", "&#39;") in page
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,14 +28,18 @@ from made_up import (
 from sqlalchemy import update
 
 from fairstream.evaluation.by_group import Estimate, GroupScores
-from fairstream.service.audit import record
-from fairstream.service.dashboard.charts import Moment, Series, make_chart
-from fairstream.service.dashboard.overview import gap_chart, quality_chart, status_of
-from fairstream.service.dashboard.reading import PERIODS_AT_ONCE, ModelStory, Overview, audit_json
+from fairstream.service.dashboard.charts import Chart, Moment, Series
+from fairstream.service.dashboard.overview import (
+    MAX_PERIODS,
+    Days,
+    Overview,
+    control_charts,
+    quality_charts,
+    status_of,
+)
 from fairstream.service.database import writing
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.learning import Learning
-from fairstream.service.records import UnknownIdError
 from fairstream.service.schema import models, service
 from fairstream.service.serving import ServedBy
 from fairstream.service.status import Status
@@ -63,24 +68,17 @@ def test_everything_is_read(new_workspace: Maker) -> None:
     assert overview.n_events == N_WAITING + sum(period.n_events for period in overview.periods)
     assert overview.groups == list(GROUPS)
     assert [entry.kind for entry in overview.entries][:2] == ["update", "update"]
-    assert overview.earlier is None
 
 
-def test_many_periods_are_shown_a_page_at_a_time(new_workspace: Maker) -> None:
-    workspace, n = new_workspace(), 2 * PERIODS_AT_ONCE + 5
+def test_of_many_periods_the_latest_of_the_days_are_shown(new_workspace: Maker) -> None:
+    workspace, n, first = new_workspace(), MAX_PERIODS + 5, datetime.fromtimestamp(BEGINS / 1e6, UTC).date()
     with writing(workspace.engine) as connection:
         for t in range(n):
             add_period(connection, t)
             add_model(connection, f"m{t}", t)
-    seen: list[int] = []
-    before = None
-    while before is not None or not seen:
-        overview = Overview(workspace, before=before)
-        assert len(overview.periods) <= PERIODS_AT_ONCE
-        assert set(overview.candidates) == {period.t for period in overview.periods}
-        seen = [*(period.t for period in overview.periods), *seen]
-        before = overview.earlier
-    assert seen == list(range(n))
+    for days, shown in ((Days(), range(5, n)), (Days(last=first + timedelta(9)), range(10))):
+        overview = Overview(workspace, days)
+        assert [period.t for period in overview.periods] == sorted(overview.candidates) == list(shown)
 
 
 def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspace: Maker) -> None:
@@ -138,7 +136,7 @@ def test_the_banner_warns_of_a_quality_that_falls(new_workspace: Maker) -> None:
     assert status.sentences[0].startswith("Quality is falling: from 0.")
     assert status.sentences[0].endswith("to 0.140 over the last 10 periods.")
     assert status.sentences[0] in Status.of(workspace).sentences()
-    assert status_of(Overview(workspace, before=12), "model", None, 2).level == "good"  # an old page
+    assert status_of(Overview(workspace, Days(last=date(2025, 12, 1))), "model", None, 2).level == "good"  # of old days
 
 
 def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace: Maker) -> None:
@@ -154,12 +152,12 @@ def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace:
 def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspace: Maker) -> None:
     workspace = filled(new_workspace(learning=Learning(model="item-item", max_gap=0.05)))
     overview = Overview(workspace)
-    quality, gap = quality_chart(overview), gap_chart(overview, workspace.config)
-    assert [line.name for line in quality.lines] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]
-    assert [len(line.points) for line in quality.lines] == [N_PERIODS - 1] * 3
-    assert quality.dates[0][1] == "3 Nov"
-    assert len(quality.dates) > 3
-    assert [column.note for column in gap.columns if column.note] == [
+    quality, gap = quality_charts(overview, workspace.config)
+    assert [line.name for line in quality.series] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]
+    assert [len(quality.points(line)) for line in quality.series] == [N_PERIODS - 1] * 3
+    assert quality.dates()[0][1] == "3 Nov"
+    assert len(quality.dates()) > 3
+    assert [moment.note for moment in gap.moments if moment.note] == [
         "candidate rejected",
         "update failed",
         "candidate rejected",
@@ -169,7 +167,7 @@ def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspa
     for period, score in overview.evaluated:
         largest = gap_in(score)
         assert largest is not None
-        assert [value for _, _, value in gap.columns[period.t - 1].readings] == [largest.size]
+        assert gap.reading(gap.series[0], period.t - 1) == largest.size
 
 
 VALUES = st.lists(st.none() | st.floats(0, 1e6), max_size=12)
@@ -182,51 +180,30 @@ def test_nothing_is_drawn_outside_its_chart(values: list[float | None], hours: l
     began = datetime(2026, 1, 1, tzinfo=UTC)
     moments = [Moment(t, began + timedelta(hours=hour)) for t, hour in enumerate(hours[: len(values)])]
     bands = [None if value is None else (value / 2, 2 * value) for value in values]
-    line = make_chart("a", "A", moments, [Series("a", "line-0", values, bands)], str)
-    bars = make_chart("b", "B", moments, [Series("b", "bar", values)], str, is_bars=True)
-    n_values = sum(value is not None for value in values)
-    assert len(line.lines[0].points) == len(bars.bars) == n_values
-    for x, y in line.lines[0].points:
+    chart = Chart("a", "A", moments, [Series("a", "line-0", values, bands)], str)
+    points = [point for point in chart.points(chart.series[0]) if point is not None]
+    assert len(points) == sum(value is not None for value in values)
+    for x, y in points:
         assert 0 <= x <= 100
         assert -0.01 <= y <= 100.01
-    for left, width, top in bars.bars:
-        assert 0 <= left <= left + width <= 100.01
-        assert -0.01 <= top <= 100.01
-    for chart in (line, bars):
-        assert len(chart.columns) == len(values)
-        assert sum(column.width for column in chart.columns) == pytest.approx(100 if values else 0, abs=0.2)
-        assert chart.label.endswith(".")
-        assert all(label != other for (_, label, _), (_, other, _) in zip(chart.dates, chart.dates[1:], strict=False))
+    assert sorted(place for place, _, _ in chart.strips()) == list(range(len(values)))
+    assert sum(width for _, _, width in chart.strips()) == pytest.approx(100 if values else 0, abs=0.2)
+    assert chart.label.endswith(".")
+    dates = chart.dates()
+    assert len({label for _, label, _ in dates}) == len(dates)
+    assert all(x < other for (x, _, _), (other, _, _) in pairwise(dates))
 
 
-def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
+def test_a_group_has_one_colour_in_every_chart(new_workspace: Maker) -> None:
     workspace = filled(new_workspace())
+    control = {"regret": {"minority": [0.1, [0.0, 0.2]]}, "withheld": {"majority": "too few"}}
+    control["level"] = {"group": "minority", "weight": 2.0}
     with writing(workspace.engine) as connection:
-        record(connection, "promote", {"model": model_id(3), "instead_of": model_id(2), "by": "me"})
-        record(connection, "other", {"words": f"about {model_id(3)}", "more": [{"deep": model_id(4)}]})
-    story, other = ModelStory(workspace, model_id(4)), ModelStory(workspace, model_id(3))
-    assert story.parent is not None
-    assert story.parent.id == model_id(3)
-    assert {child.id for child in story.children} == {model_id(5), model_id(6)}
-    # Its own update, those of its two children, and the one where it is hidden deep inside.
-    assert [entry.kind for entry in story.entries] == ["update", "update", "update", "other"]
-    assert [entry.kind for entry in other.entries] == ["update", "update", "promote"]
-    for id_ in ("", "nothing", "x" * 33, "a\0b", "\ud800", "%", "_" * 10):
-        with pytest.raises(UnknownIdError):
-            ModelStory(workspace, id_)
-
-
-def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
-    workspace, names = new_workspace(), ("100%", "a_b", "back\\slash", 'quo"te', "ünï", "<i>")
-    with writing(workspace.engine) as connection:
-        for t, id_ in enumerate(names):
-            add_period(connection, t)
-            add_model(connection, id_, t)
-            record(connection, "update", {"id": id_})
-        record(connection, "update", {"id": "axb", "other": "100x"})
-    for id_ in names:
-        story = ModelStory(workspace, id_)
-        assert [json.loads(entry.body) for entry in story.entries] == [{"id": id_}]
+        connection.execute(update(models).where(models.c.id == model_id(11)).values(about={"control": control}))
+    overview = Overview(workspace)
+    charts = [*quality_charts(overview, workspace.config), *control_charts(overview)]
+    styles = [line.style for chart in charts for line in chart.series if line.name == "minority"]
+    assert styles == [f"line-{overview.groups.index('minority')}"] * 3
 
 
 @settings(max_examples=40)
@@ -247,13 +224,3 @@ def test_scores_come_back_as_they_were_written(
     assert GroupScores.from_dict(score) == written
     if (gap := gap_in(score)) is not None and gap.interval is not None:
         assert gap.interval[0] >= 0
-
-
-def test_a_small_group_is_null_in_the_audit_file_and_the_record_is_whole(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace())
-    story = ModelStory(workspace, model_id(9))
-    document = json.loads(audit_json(story, workspace.config, made=BEGINS))
-    assert document["model"]["about"]["evaluation"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
-    assert document["model"]["decision"] == story.model.decision
-    assert document["model"]["state"] == "rejected"
-    assert [entry["hash"] for entry in document["record"]] == [entry.hash for entry in story.entries]

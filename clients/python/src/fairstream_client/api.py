@@ -115,7 +115,7 @@ class Experiment(TypedDict):
     decision: dict[str, Any] | None
     """The outcome and its sentence; null before."""
     sentences: list[str]
-    """What there is to know, for people."""
+    """The state and the results, for people."""
 
 
 class ForgetRequest(TypedDict):
@@ -226,7 +226,7 @@ class Impressions(TypedDict):
 
 
 class ImpressionsReceipt(TypedDict):
-    """The numbers of lists that are new, known already, or of forgotten people."""
+    """How many lists were new, known already, or of forgotten people."""
 
     accepted: int
     """Lists that are new."""
@@ -316,26 +316,26 @@ class Options(TypedDict):
     """What an experiment compares, and when it ends."""
 
     b: str
-    """The other model, one that is kept; the model in service only with other rules."""
+    """The other model, whose files are kept; the model in service only with other rules."""
     mode: NotRequired[Literal["split", "interleave", "shadow"]]
     """split: each user gets lists of one model; interleave: lists that both models fill by turns; shadow: lists of
     B
     are made and measured, and never shown.
     """
     metric: NotRequired[Literal["click_through", "conversion"]]
-    """What decides. Interleaving is decided by whose items users click first."""
+    """The metric that decides. Interleaving is decided by whose items users click first."""
     rules: NotRequired[list[dict[str, Any]] | None]
     """Rules for the lists of B instead of those of `PUT /v1/rules`."""
     steps: NotRequired[list[float]]
     """Shares of users that get B, one after the other; of a split at most half."""
     step_hours: NotRequired[float]
-    """How long each share lasts at least; it also needs 100 users of B."""
+    """The minimum time of each share; the next one also needs 100 users of B."""
     max_users: NotRequired[int]
     """After this many users of both arms the experiment ends without a difference."""
     alpha: NotRequired[float]
     """The probability that the experiment decides for a difference, or is rolled back, where there is none."""
     max_fall_of_click_through: NotRequired[float]
-    """B is rolled back if it surely loses more than this share of A's click-through, …"""
+    """B is rolled back if it loses significantly more than this share of A's click-through, …"""
     max_fall_of_conversion: NotRequired[float]
     """… or of A's conversion, …"""
     max_rise_of_latency: NotRequired[float]
@@ -463,7 +463,7 @@ class RecommendedItem(TypedDict):
 
 
 class Report(TypedDict):
-    """What was shown since a moment, and what came of it."""
+    """Impressions since a moment, and their results."""
 
     since: str
     """When the counted hours begin."""
@@ -485,7 +485,7 @@ class Rule(TypedDict):
 
 
 class Shares(TypedDict):
-    """How many items were shown, and what came of them."""
+    """How many items were shown, clicked and converted."""
 
     lists: NotRequired[int]
     """Lists that were shown."""

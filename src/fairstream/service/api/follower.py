@@ -17,7 +17,8 @@ from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import now, reachable
 from fairstream.service.event_store import EventStore, last_seq
-from fairstream.service.experiments import Experiment, latest
+from fairstream.service.experiments import Experiment
+from fairstream.service.experiments import running as running_experiment
 from fairstream.service.impressions import shown_after
 from fairstream.service.items import CatalogueReader
 from fairstream.service.people import digests as digests_of
@@ -224,8 +225,8 @@ class Follower:
     def _read_experiment(self) -> tuple[Experiment | None, Any]:
         """Return the running experiment and the row of its model B."""
         with self._workspace.engine.connect() as connection:
-            running = latest(connection)
-            if running is None or running.ended is not None:
+            running = running_experiment(connection)
+            if running is None:
                 return None, None
             return running, connection.execute(_MODELS.where(schema.models.c.id == running.b)).first()
 

@@ -169,7 +169,7 @@ def _lists_in(body: bytes, service: Service) -> list[Shown]:
         if len(set(each.items)) < len(each.items):
             raise rows.error(row, "items must be different")
         shown = service.stamp(each.user_id, each.items, time, each.list_id)
-        lists.append(shown._replace(placement=each.placement, has_time=each.time is not None))
+        lists.append(shown._replace(placement=each.placement))
     return lists
 
 

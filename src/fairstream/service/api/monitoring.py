@@ -10,7 +10,6 @@ import queue
 import re
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,10 +30,8 @@ from fairstream.service.api.errors import ApiError, cause_of, error_from, places
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's name of the folder in which workers share counters
-LIST_ROUTE = "/v1/users/{user_id}/recommendations"
 _LOGGERS = ("fairstream", "uvicorn")
 _MAX_WAITING = 100_000
-_RECENT = 1_000
 _CLIENT_GONE = 499  # the client left before there was an answer; the number is nginx's
 _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
@@ -146,8 +143,6 @@ class Metrics:
                 ("events_behind", "Stored events that lists do not know of yet.", "livemax"),
             )
         }
-        self.n_requests = self.n_errors = 0
-        self.list_seconds: deque[float] = deque(maxlen=_RECENT)  # of the latest requests for a list, in this process
 
     def measure(self, **values: float) -> None:
         """Set gauges, of which a scrape shows the worst of all workers."""
@@ -228,10 +223,6 @@ class RequestLogging:
         metrics = self._metrics
         metrics.requests(method, route, status).inc()
         metrics.seconds(route).observe(seconds)
-        metrics.n_requests += 1
-        metrics.n_errors += status >= 500
-        if route == LIST_ROUTE:
-            metrics.list_seconds.append(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if _requests.isEnabledFor(level):
             key = scope.get(KEY)

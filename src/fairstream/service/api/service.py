@@ -10,22 +10,18 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
 from fastapi import Depends, Request
 
-from fairstream.service import experiments
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
 from fairstream.service.api.batching import ImpressionWriter, ListBatcher, Writer
 from fairstream.service.api.follower import EVERY_SECONDS, Follower
 from fairstream.service.api.jobs import Forgetter, UpdateRunner, repeat
 from fairstream.service.api.monitoring import SHOP, Metrics
 from fairstream.service.dashboard.routes import Health
-from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
-from fairstream.service.experiments import Served
 from fairstream.service.impressions import Shown
 from fairstream.service.lists import Answer, Ask
-from fairstream.service.records import from_microseconds
+from fairstream.service.looks import Served, compare_in_shadow, look
 from fairstream.service.serving import Serving
 from fairstream.service.settings import Every
 from fairstream.service.tally import Tally
@@ -60,7 +56,6 @@ class Service:
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.batch_threads = ThreadPoolExecutor(1, "batches")
         self.lists = ListBatcher(self.serving, self.list_threads)
-        self.started = now()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
@@ -125,15 +120,8 @@ class Service:
 
     def health(self) -> Health:
         problems, metrics = self.problems(), self.metrics
-        seconds = list(metrics.list_seconds)
         n_popular = metrics.n_lists("popularity")
-        p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist() if seconds else (None, None)
         return Health(
-            started=from_microseconds(self.started),
-            n_requests=metrics.n_requests,
-            n_errors=metrics.n_errors,
-            p50_seconds=p50,
-            p99_seconds=p99,
             source=self.serving.status().source,
             problem=problems[0] if problems else None,
             n_lists=n_popular + metrics.n_lists("model"),
@@ -165,9 +153,9 @@ class Service:
         self._tally.count()
         if (experiment := self.serving.experiment) is not None:
             if experiment[0].mode == "shadow":
-                experiments.compare_in_shadow(self.serving, self._served)
+                compare_in_shadow(self.serving, self._served)
             self._served.store(self.workspace.engine)
-            experiments.look(self.workspace)
+            look(self.workspace)
 
     def recommend(self, user_id: str, ask: Ask) -> Answer:
         return self.serving.of(user_id).recommend(user_id, ask)

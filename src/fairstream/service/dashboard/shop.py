@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Engine, func, select
 
 from fairstream.service import schema
-from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
-from fairstream.service.dashboard.reading import Days
+from fairstream.service.dashboard.charts import Chart, Moment, Series
+from fairstream.service.dashboard.overview import Days
 from fairstream.service.database import reading
 from fairstream.service.impressions import HOUR
 from fairstream.service.lists import Answer, Ask
@@ -32,25 +32,24 @@ def result_charts(engine: Engine, days: Days) -> list[Chart]:
     with reading(engine) as connection:
         counts = connection.execute(query).all()
     hours = [hour for hour, _, _ in counts]
-    width = 1 if hours and max(hours) - min(hours) < _HOURS_DRAWN else 24
+    name, width = ("hour", 1) if hours and max(hours) - min(hours) < _HOURS_DRAWN else ("day", 24)
     sums = defaultdict[int, Counter[str]](Counter)
     for hour, what, n in counts:
         sums[hour // width][what] += int(n)
-    places = sorted(place for place, n in sums.items() if n["shown"])
-    if not places:
-        return []
-    moments = [Moment(None, from_microseconds(place * width * HOUR)) for place in places]
-    drawn = (("chart-clicks", "Click-through", "clicked"), ("chart-conversion", "Conversion", "converted"))
+    shown = {at: n for at, n in sorted(sums.items()) if n["shown"]}
+    moments = [Moment(None, from_microseconds(at * width * HOUR)) for at in shown]
+    charts = (("chart-clicks", "Click-through", "clicked"), ("chart-conversion", "Conversion", "converted"))
     return [
-        make_chart(
+        Chart(
             id_,
-            f"{title} by {'hour' if width == 1 else 'day'}",
+            f"{title} by {name}",
             moments,
-            [Series(title, "line-0", [sums[place][what] / sums[place]["shown"] for place in places])],
+            [Series(title, "line-0", [n[what] / n["shown"] for n in shown.values()])],
             percent,
             from_zero=True,
         )
-        for id_, title, what in drawn
+        for id_, title, what in charts
+        if shown
     ]
 
 
@@ -68,18 +67,15 @@ class Shown(NamedTuple):
 
 
 def shown(engine: Engine) -> Shown:
-    """Return what the latest lists held, as `POST /v1/impressions` told it."""
-    lists, items = schema.impressions.c, schema.items
+    """Return the items of the latest lists that `POST /v1/impressions` reported."""
+    lists = schema.impressions.c
     query = select(lists.user_id, lists["items"]).order_by(lists.seq.desc()).limit(_N_LISTS)
     with reading(engine) as connection:
         rows = connection.execute(query).all()
-        n_known = connection.scalar(select(func.count()).select_from(items)) or 0
-    people = defaultdict[str, set[str]](set)
-    for user, held in rows:
-        for item in held:
-            people[item].add(user)
-    most = sorted(((item, len(users)) for item, users in people.items()), key=lambda pair: (-pair[1], pair[0]))
-    return Shown(len(rows), len(people), n_known, [each for each in most[:_N_ITEMS] if each[1] >= _MIN_PEOPLE])
+        n_known = connection.scalar(select(func.count()).select_from(schema.items)) or 0
+    people = Counter(item for _, item in {(user, item) for user, items in rows for item in items})
+    most = sorted(people.items(), key=lambda pair: (-pair[1], pair[0]))[:_N_ITEMS]
+    return Shown(len(rows), len(people), n_known, [(item, n) for item, n in most if n >= _MIN_PEOPLE])
 
 
 def chosen_most(engine: Engine, kinds: Sequence[str]) -> list[tuple[str, int]]:
@@ -109,9 +105,8 @@ def rule_words(rule: Rule) -> str:
     if rule.pin is not None:
         return f"{', '.join(rule.pin.items)} at position {rule.pin.position} of every list."
     if rule.boost is not None:
-        return (
-            f"Items with {rule.boost.filter} move {'up' if rule.boost.factor > 1 else 'down'}: {rule.boost.factor:g} ×."
-        )
+        direction = "up" if rule.boost.factor > 1 else "down"
+        return f"Items with {rule.boost.filter} move {direction}: {rule.boost.factor:g} ×."
     assert rule.at_most is not None
     return f"At most {rule.at_most.n} items of the same {rule.at_most.per}."
 
@@ -120,16 +115,15 @@ def reasons(
     recommend: Callable[[str, Ask], Answer], user_id: str, answer: Answer, rules: Sequence[Rule]
 ) -> dict[str, list[str]]:
     """Return why each item is in a list, and which rules moved it."""
-    because = dict(zip(answer.items, answer.because or (), strict=False))
-    found = {item: [f"because of {because[item]}"] if because.get(item) else [] for item in answer.items}
+    because = zip(answer.items, answer.because or [None] * len(answer.items), strict=True)
+    why = {item: [f"because of {other}"] if other else [] for item, other in because}
     for rule in rules:
+        moved: Collection[str] = ()
         if rule.pin is not None:
-            moved, words = set(rule.pin.items), "pinned"
+            moved, words = rule.pin.items, "pinned"
         elif rule.boost is not None:
             ask = Ask(len(answer.items), only=answer.items, where=rule.boost.filter)
-            moved, words = set(recommend(user_id, ask).items), f"{rule.boost.filter}: {rule.boost.factor:g} ×"
-        else:
-            continue
-        for item in moved & found.keys():
-            found[item].append(words)
-    return found
+            moved, words = recommend(user_id, ask).items, f"{rule.boost.filter}: {rule.boost.factor:g} ×"
+        for item in set(moved) & why.keys():
+            why[item].append(words)
+    return why

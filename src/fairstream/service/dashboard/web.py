@@ -6,7 +6,7 @@ import hashlib
 import json
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from functools import cache, partial
 from typing import Any
@@ -23,11 +23,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairstream.pages.rendering import make_environment, read_asset
 from fairstream.service import gaps, schema
-from fairstream.service.dashboard import reading
 from fairstream.service.database import now, writing
 from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.records import from_microseconds
-from fairstream.text import MISSING, between, number, signed
+from fairstream.text import between, number, signed
 
 COOKIE = "fairstream_session"
 LASTS = 12 * 60 * 60  # seconds from signing in to the end of a session
@@ -42,10 +41,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_NO_FILE = '<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>'
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _MAX_FORM = 4096
 _OWN_PATH = re.compile(r"/((models|experiments)(/[\w.-]{1,64})?|updates|lists|items)", re.ASCII)
+
+
+# ── templates and assets ─────────────────────────────────────────────────────────────────
 
 
 def when(time: datetime | int) -> Markup:
@@ -55,26 +56,16 @@ def when(time: datetime | int) -> Markup:
     <time datetime="2025-11-13T02:13:20Z">13 Nov 2025, 02:13 UTC</time>
     """
     at: datetime = from_microseconds(time).astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(reading.iso(time), f"{at:%-d %b %Y, %H:%M} UTC")
+    return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%-d %b %Y, %H:%M} UTC")
 
 
-def options(configuration: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every option with its exact value."""
-    for name, value in configuration.items():
-        if isinstance(value, Mapping):
-            yield from options(value, f"{prefix}{name}.")
-        else:
-            exact = value if isinstance(value, str) else json.dumps(value)
-            yield f"{prefix}{name}", MISSING if value is None else exact
-
-
-def pretty(document: str) -> str:
+def pretty(document: Any) -> str:
     """Return JSON for people."""
-    return json.dumps(json.loads(document), ensure_ascii=False, indent=1, sort_keys=True)
+    return json.dumps(document, ensure_ascii=False, indent=1)
 
 
 def code(text: str) -> Markup:
-    """Return text with what stands in backquotes as code.
+    """Return text in which backquotes mark code.
 
     >>> print(code("`k` is < 5"))
     <code>k</code> is &lt; 5
@@ -84,7 +75,7 @@ def code(text: str) -> Markup:
 
 _PACKAGE = "fairstream.service.dashboard"
 _FILTERS = (
-    *(code, when, options, pretty, reading.reason_of, reading.is_manual),
+    *(code, when, pretty),
     *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.regret_of, gaps.why_no_gap),
     gaps.with_margin,
 )
@@ -98,12 +89,9 @@ def render(template: str, **context: Any) -> str:
 @cache
 def assets() -> dict[str, str]:
     """Return the style sheet and the icon by name; a name holds a hash, so browsers keep the file."""
+    contents = {"style.css": read_asset("style.css"), "icon.svg": read_asset("icon.svg", _PACKAGE)}
     return {
-        f"{stem}.{hashlib.sha256(content.encode()).hexdigest()[:16]}.{suffix}": content
-        for stem, suffix, content in (
-            ("style", "css", read_asset("style.css")),
-            ("icon", "svg", read_asset("icon.svg", _PACKAGE)),
-        )
+        f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.{name}": content for name, content in contents.items()
     }
 
 
@@ -115,10 +103,22 @@ def environment() -> Environment:
     made.filters.update(
         score=partial(number, digits=3), change=partial(signed, digits=3), interval=partial(between, digits=3)
     )
-    style, icon = (f"/assets/{name}" for name in assets())
     made.filters["from_json"] = json.loads
+    style, icon = (f"/assets/{name}" for name in assets())
     made.globals.update(style=style, icon=icon)
     return made
+
+
+def asset_response(request: Request) -> Response:
+    """Send the style sheet or the icon; browsers keep them."""
+    name = request.path_params["name"]
+    if name not in assets():
+        return html('<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>', 404)
+    headers = {**HEADERS, "Cache-Control": _IMMUTABLE}
+    return Response(assets()[name], media_type=mimetypes.guess_type(name)[0], headers=headers)
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────
 
 
 class Sessions:
@@ -136,7 +136,7 @@ class Sessions:
 
 
 def end_session(engine: Engine, token: str) -> None:
-    """Sign out: the cookie, wherever a copy of it is, opens nothing any more."""
+    """Sign out: no copy of the cookie opens a page any more."""
     ended = schema.ended_sessions
     with writing(engine) as connection:
         connection.execute(ended.delete().where((ended.c.until < now()) | (ended.c.digest == _digest(token))))
@@ -144,12 +144,15 @@ def end_session(engine: Engine, token: str) -> None:
 
 
 def has_ended(token: str) -> ColumnElement[bool]:
-    """Return the condition that somebody signed out of the session with this token."""
+    """Return the condition that the session with this token was signed out of."""
     return exists().where(schema.ended_sessions.c.digest == _digest(token))
 
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+# ── requests ─────────────────────────────────────────────────────────────────────────────
 
 
 class PageRoute(Route):
@@ -160,18 +163,20 @@ class PageRoute(Route):
         return match, {**child, "route": self}
 
 
-def asset_response(request: Request) -> Response:
-    """Send the style sheet or the icon; browsers keep them."""
-    name = request.path_params["name"]
-    if name not in assets():
-        return HTMLResponse(_NO_FILE, 404, HEADERS)
-    headers = {**HEADERS, "Cache-Control": _IMMUTABLE}
-    return Response(assets()[name], media_type=mimetypes.guess_type(name)[0], headers=headers)
-
-
-def html(page: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Send a page."""
-    return Response(page, status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+async def read_form(request: Request) -> dict[str, str] | None:
+    """Read the fields of a small form; None if it is malformed, or another site sent it."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        return None
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM:
+            return None
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
+    except ValueError:
+        return None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def root_of(scope: Mapping[str, Any]) -> str:
@@ -182,23 +187,6 @@ def root_of(scope: Mapping[str, Any]) -> str:
 def path_of(request: Request) -> str:
     """Return the path of a page below the root."""
     return request.url.path.removeprefix(root_of(request.scope))
-
-
-def redirect(request: Request, to: str) -> Response:
-    """Redirect to a page, which the browser fetches by GET."""
-    return RedirectResponse(root_of(request.scope) + to, status_code=303, headers=HEADERS)
-
-
-def to_login(request: Request) -> Response:
-    """Redirect to the login, and from there back to this page."""
-    to = local_path(path_of(request)) if request.method == "GET" else "/"
-    return redirect(request, "/login" if to == "/" else f"/login?to={quote(to, safe='')}")
-
-
-def download(name: str, content: str, media_type: str) -> Response:
-    """Send a file to save."""
-    headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
-    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
 def local_path(to: str | None) -> str:
@@ -212,7 +200,7 @@ def whole_number(text: str | None) -> int | None:
 
 
 def day(text: str | None) -> date | None:
-    """Parse a date, as a browser's field of dates sends it; None for anything else."""
+    """Parse a date as a browser's date field sends it; None for anything else."""
     try:
         return date.fromisoformat(text or "")
     except ValueError:
@@ -225,20 +213,20 @@ def plain_text(text: str | None) -> str:
     return stripped if stripped.isprintable() and len(stripped) <= MAX_LENGTH else ""
 
 
-def is_foreign(request: Request) -> bool:
-    """Return whether the browser says that another site sent the form."""
-    return request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+# ── answers ──────────────────────────────────────────────────────────────────────────────
 
 
-async def read_form(request: Request) -> dict[str, str] | None:
-    """Read the fields of a small form; None if it is malformed."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_FORM:
-            return None
-    try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
-    except ValueError:
-        return None
-    return {name: values[0] for name, values in fields.items()}
+def html(page: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Send a page."""
+    return HTMLResponse(page, status, {**HEADERS, **(headers or {})})
+
+
+def redirect(request: Request, to: str) -> Response:
+    """Redirect to a page, which the browser fetches by GET."""
+    return RedirectResponse(root_of(request.scope) + to, status_code=303, headers=HEADERS)
+
+
+def to_login(request: Request) -> Response:
+    """Redirect to the login, and from there back to this page."""
+    to = local_path(path_of(request)) if request.method == "GET" else "/"
+    return redirect(request, "/login" if to == "/" else f"/login?to={quote(to, safe='')}")
