@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, update
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import OF_SCHEMA, add_to, copy_rows, insert_new, now, reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, add_to, insert_rows, now, reading, select_rows, writing
 from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
@@ -29,9 +29,7 @@ from fairstream.service.schema import events, events_of_user, of_users, open_eve
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
-_READ = pa.schema(
-    {"seq": pa.int64(), "user_id": pa.string(), "item_id": pa.string(), "time": pa.int64(), "kind": pa.string()}
-)
+_COLUMNS = (events.c.seq, events.c.user_id, events.c.item_id, events.c.time, events.c.kind)
 _ROWS_OF_A_PART = 1_000_000
 _WRITERS = 0x66616972  # the number of PostgreSQL's lock that writers of events hold, one after the other
 _KNOWN = "SELECT event_id FROM events WHERE event_id = ANY ((SELECT string_to_array(%s, chr(10)))::text[])"
@@ -116,12 +114,12 @@ class EventStore:
         return pairs
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
-        """The columns of `_READ` of the events with after < seq <= until, by seq; the first `limit` of them."""
-        end = "" if until is None else f" AND seq <= {int(until)}"
-        most = "" if limit is None else f" LIMIT {int(limit)}"
-        query = f"SELECT {', '.join(_READ.names)} FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
+        """Return the events with after < seq <= until, by seq; the first `limit` of them."""
+        query = select(*_COLUMNS).where(events.c.seq > after).order_by(events.c.seq).limit(limit)
+        if until is not None:
+            query = query.where(events.c.seq <= until)
         with reading(self._engine) as connection:
-            return select_rows(connection, query, _READ)
+            return select_rows(connection, query)
 
     def learned(self, after: int, until: int) -> pa.Table:
         """The same of the kinds that models learn."""
@@ -201,12 +199,12 @@ def _insert_new(connection: Connection, rows: pa.Table) -> int:
         known += connection.exec_driver_sql(_KNOWN, ("\n".join(part),)).scalars()  # ids hold no control characters
     if known:
         rows = rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string()))))
-    return copy_rows(connection, "events", rows)
+    return insert_rows(connection, events, rows)
 
 
 def _insert_each(connection: Connection, rows: pa.Table) -> int:
     before = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'events'").scalar() or 0
-    accepted = insert_new(connection, "events", rows)
+    accepted = insert_rows(connection, events, rows)
     new = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
     in_order = new.order_by(events.c.user_id, events.c.seq)
     connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))

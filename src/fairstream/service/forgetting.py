@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,24 +22,20 @@ import pyarrow.compute as pc
 from pydantic import Field
 from sqlalchemy import ColumnElement, Dialect, Engine, Table, delete, func, insert, select, update
 
-from fairstream.errors import CheckpointError, DataError
+from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import bump, canonical, driver_of, now, reading, writing
+from fairstream.service.database import bump, canonical, driver_of, now, read_text, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.model_store import folder_hash
-from fairstream.service.people import PeopleStore, digests, in_parts
+from fairstream.service.people import digests, in_parts
 from fairstream.service.records import Model, Record, Time, UnknownIdError, from_microseconds
 from fairstream.service.registry import deciding, tidy
 from fairstream.service.workspace import Workspace
 
 FORGOTTEN_LOG = "forgotten.log"  # who was forgotten, as hashes, in the workspace's folder
 _requests = schema.forgotten
-_TABLES = [
-    table
-    for table in schema.metadata.sorted_tables
-    if "user_id" in table.c and table.schema is None and table is not _requests
-]
+_TABLES = [table for table in schema.metadata.sorted_tables if "user_id" in table.c and table is not _requests]
 """What names people, apart from the attributes."""
 
 
@@ -82,16 +79,14 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
     pending = select(_requests.c.digest, _requests.c.user_id).where(_requests.c.completed.is_(None))
     with reading(workspace.engine) as connection:
         names = dict(connection.execute(pending).all())
-    with workspace.people() as people:
-        done = _complete(workspace, people, names) if names else Forgotten(0)
-        for engine in (workspace.engine, people.engine):
-            _empty_log(engine)  # also where nothing is pending: a process may have been killed
+    done = _complete(workspace, names) if names else Forgotten(0)
+    _empty_log(workspace.engine)  # also where nothing is pending: a process may have been killed
     return done
 
 
-def _complete(workspace: Workspace, people: PeopleStore, names: Mapping[str, str]) -> Forgotten:
-    n_attributes = people.remove(names.values())
-    rewritten, damaged = _rewrite_models(workspace, people, names.values())
+def _complete(workspace: Workspace, names: Mapping[str, str]) -> Forgotten:
+    n_attributes = workspace.people.remove(names.values())
+    rewritten, damaged = _rewrite_models(workspace, names.values())
     with writing(workspace.engine) as connection:
         for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
             connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
@@ -132,8 +127,7 @@ def known(workspace: Workspace, user_ids: Collection[str]) -> set[str]:
             for table in _TABLES:
                 theirs = _of_users(table, connection.dialect, part)
                 found.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
-    with workspace.people() as people:
-        found.update(people.values_of(user_ids))
+    found.update(workspace.people.values_of(user_ids))
     return found.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
 
 
@@ -148,8 +142,7 @@ def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
             document[table.name] = rows
             for row in rows if "time" in table.c else ():
                 row["time"] = from_microseconds(row["time"]).isoformat()
-    with workspace.people() as people:
-        value = people.values_of([user_id]).get(user_id)
+    value = workspace.people.values_of([user_id]).get(user_id)
     document["attribute"] = {} if value is None else {workspace.config.group: value}
     document["models"] = [model.id for model, ids in _known_to_models(workspace, [user_id]) if ids]
     return document if any(list(document.values())[1:]) else None
@@ -159,19 +152,36 @@ def forgotten_list(workspace: Workspace) -> str:
     """Return who was forgotten, as hashes, for `apply_forgotten` in a restored backup."""
     query = select(_requests.c.digest, _requests.c.until).order_by(_requests.c.digest)
     with reading(workspace.engine) as connection:
-        rows = [list(row) for row in connection.execute(query)]
-    return canonical({"workspace": _mark(workspace), "forgotten": rows})
+        return _as_line(workspace, [tuple(row) for row in connection.execute(query)])
 
 
-def apply_forgotten(workspace: Workspace, content: str, *, by: str) -> Forgotten:
-    """Forget the people of a list again who are back in a restored backup."""
+def forgotten_since(place: Path) -> str:
+    """Return who was forgotten by a `forgotten.log`, or by the folder of a workspace."""
+    if not place.is_dir():
+        return read_text(place)
+    lines = [read_text(log)] if (log := place / FORGOTTEN_LOG).exists() else []
     try:
-        document = json.loads(content)
-        mark, listed = document["workspace"], {str(digest): int(until) for digest, until in document["forgotten"]}
+        with Workspace.open(place) as workspace:
+            lines.append(forgotten_list(workspace))
+    except FairstreamError:  # the database is lost: every request on this machine is in the log
+        if not lines:
+            raise
+    return "\n".join(lines)
+
+
+def apply_forgotten(workspace: Workspace, lines: str, *, by: str) -> Forgotten:
+    """Forget the people of a list again who are back in a restored backup."""
+    listed = dict[str, int]()
+    try:
+        for document in map(json.loads, lines.splitlines()):
+            if document["workspace"] != _mark(workspace):
+                raise WorkspaceError("this list of forgotten people is of another workspace: it has another secret")
+            for digest, until in document["forgotten"]:
+                listed[digest] = max(int(until), listed.get(digest, 0))
     except (ValueError, KeyError, TypeError):
-        raise DataError("this must be a list of forgotten people, as `fairstream forget DIR --hashes` writes") from None
-    if mark != _mark(workspace):
-        raise DataError("this list of forgotten people is of another workspace: it was made with another secret")
+        raise DataError(
+            f"this must be a list of forgotten people, such as the {FORGOTTEN_LOG} of a workspace"
+        ) from None
     with reading(workspace.engine) as connection:
         applied = dict(connection.execute(select(_requests.c.digest, _requests.c.until)).all())
     missing = {digest: until for digest, until in listed.items() if applied.get(digest, -1) < until}
@@ -215,13 +225,16 @@ def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], 
         connection.execute(insert(_requests), rows)
         bump(connection, "forgotten")
         record(connection, "forget", {"users": users, "n_events": n_events, "by": by})
-        _log(workspace, rows)
+        _log(workspace, _as_line(workspace, [(row["digest"], row["until"]) for row in rows]))
     return n_events
 
 
-def _log(workspace: Workspace, rows: Iterable[Mapping[str, Any]]) -> None:
+def _as_line(workspace: Workspace, rows: Collection[tuple[str, int]]) -> str:
+    return canonical({"workspace": _mark(workspace), "forgotten": rows})
+
+
+def _log(workspace: Workspace, line: str) -> None:
     """Note beside the database who is forgotten, so that an older backup does not bring them back."""
-    line = canonical({"workspace": _mark(workspace), "forgotten": [[row["digest"], row["until"]] for row in rows]})
     handle = os.open(workspace.folder / FORGOTTEN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(line + "\n")
@@ -229,9 +242,7 @@ def _log(workspace: Workspace, rows: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(handle)
 
 
-def _rewrite_models(
-    workspace: Workspace, people: PeopleStore, user_ids: Collection[str]
-) -> tuple[dict[str, str], list[str]]:
+def _rewrite_models(workspace: Workspace, user_ids: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Rewrite each model that knows one of them, and switch to all new ones at once; return the hashes of files."""
     values, folders, hashes, damaged, old = None, dict[str, str](), dict[str, str](), list[str](), list[str]()
     for row, gone in _known_to_models(workspace, user_ids):
@@ -246,7 +257,7 @@ def _rewrite_models(
             damaged.append(row.id)
             continue
         # What is counted with weights by group is counted again; values that are no group of the model stay unknown.
-        values, groups = people.values() if values is None else values, model.state.groups
+        values, groups = workspace.people.values() if values is None else values, model.state.groups
         of_groups = values.filter(pc.is_in(values["value"], value_set=pa.array(groups.names, pa.string())))
         model.set_groups(of_groups.rename_columns(["user_id", groups.attribute]))
         model.forget(gone or ())
@@ -293,8 +304,7 @@ def _everybody(workspace: Workspace) -> set[str]:
     with reading(workspace.engine) as connection:
         for table in _TABLES:
             found.update(connection.scalars(select(table.c.user_id).distinct()))
-    with workspace.people() as people:
-        found.update(people.values()["user_id"].to_pylist())
+    found.update(workspace.people.values()["user_id"].to_pylist())
     return found.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
 
 

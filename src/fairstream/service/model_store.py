@@ -80,8 +80,7 @@ class DatabaseModelStore(ModelStore):
         with self._locked(".writing"), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
-                for file in folder.iterdir():
-                    _insert_file(connection, name, file)
+                insert_files(connection, name, folder)
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
@@ -176,9 +175,11 @@ def _read_parts(file: Path) -> Iterator[bytes]:
             yield part
 
 
-def _insert_file(connection: Connection, model: str, file: Path) -> None:
-    for part, content in enumerate(_read_parts(file)):
-        connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=content))
+def insert_files(connection: Connection, model: str, folder: Path) -> None:
+    """Store the files of a model in the database."""
+    for file in folder.iterdir():
+        for part, content in enumerate(_read_parts(file)):
+            connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=content))
 
 
 def _sizes_on_disk(folder: Path) -> dict[str, int]:

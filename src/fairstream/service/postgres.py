@@ -78,7 +78,9 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         json_serializer=canonical,
         connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
     )
+    of_people = PEOPLE if schema == "public" else f"{schema}_{PEOPLE}"
     settings: dict[str, int | str] = {
+        "search_path": f"{schema}, {of_people}",
         "tcp_keepalives_idle": 30,  # by default the server waits two hours for a machine that lost its power
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
@@ -86,8 +88,6 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         "statement_timeout": 1000 * (STATEMENT_SECONDS if for_requests else JOB_SECONDS),
         "lock_timeout": 1000 * (WAIT_SECONDS if for_requests else JOB_SECONDS),
     }
-    if schema != "public":
-        settings["search_path"] = schema
     setting = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     @event.listens_for(engine, "do_connect")
@@ -98,5 +98,4 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         connection.commit()
         return connection
 
-    of_people = PEOPLE if schema == "public" else f"{schema}_{PEOPLE}"
-    return engine.execution_options(schema=schema, schema_translate_map={PEOPLE: of_people})
+    return engine.execution_options(schema=schema, people_schema=of_people)

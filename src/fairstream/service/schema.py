@@ -35,12 +35,11 @@ events_of_user = sa.Table(
 """Where each user's events are, on SQLite alone: an index is written all over for every batch, and so takes four times
 as long as everything else; into this table each batch goes in its order."""
 
-attributes = sa.Table(  # who belongs to which group: read by updates alone
+attributes = sa.Table(  # the group of each user, in the schema of people
     "attributes",
-    metadata,
+    sa.MetaData(),
     Column("user_id", sa.Text, primary_key=True),
     Column("value", sa.Text, nullable=False),
-    schema=PEOPLE,
 )
 
 periods = sa.Table(  # closed periods: their events, and how these judged the model in service

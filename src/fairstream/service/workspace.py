@@ -5,7 +5,6 @@
     secret              what ids of forgotten users are hashed with (or the file that FAIRSTREAM_SECRET_FILE names)
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       the groups of users, separate from everything else (SQLite)
-    people-database     the address of PostgreSQL for the role that owns the schema `people`, if it is another one
     models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
 Many processes may read a workspace and add events to it; a lock lets one at a time update it. With SQLite they are on
@@ -54,7 +53,7 @@ from fairstream.service.people import PeopleStore
 from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
 
-_DATABASE, _PEOPLE_DATABASE, SECRET, _LOCK = "database", "people-database", "secret", ".updating"
+_DATABASE, SECRET, _LOCK = "database", "secret", ".updating"
 _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
 _SECRET_FILE = "FAIRSTREAM_SECRET_FILE"  # noqa: S105 (the name of the variable)
@@ -73,7 +72,7 @@ class Workspace:
     engine: Engine
     secret: bytes = field(repr=False)
     models: ModelStore
-    for_requests: bool = False
+    people: PeopleStore
 
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
@@ -99,7 +98,7 @@ class Workspace:
             secret = _read_secret(folder, engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            return cls(folder, config, audited(engine, secret), secret, store, for_requests)
+            return cls(folder, config, audited(engine, secret), secret, store, PeopleStore(engine, secret))
         except BaseException:
             engine.dispose()
             raise
@@ -122,17 +121,6 @@ class Workspace:
 
     def close(self) -> None:
         self.engine.dispose()
-
-    def people(self) -> PeopleStore:
-        url, file = _address(self.folder), self.folder / _PEOPLE_DATABASE
-        if url is not None and file.exists():
-            url = _in_schema_of(url, read_text(file))
-        if url is None and not (self.folder / PEOPLE_FILE).is_file():
-            raise WorkspaceError(
-                f"{self.folder / PEOPLE_FILE}, which says who is in which group, is missing; restore it from a backup"
-            )
-        engine = connect(self.folder / PEOPLE_FILE, url, for_requests=self.for_requests)
-        return PeopleStore(engine, self.engine, self.secret)
 
     def check_files(self) -> None:
         """Read every page of a SQLite database; raise if one is damaged. PostgreSQL has checksums."""
