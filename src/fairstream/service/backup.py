@@ -197,9 +197,7 @@ def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> i
 
 def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[sa.Select[Any]]:
     """Yield the statements that read a table; one that grows without end is read in parts."""
-    # As numbers, truth values are the same in both databases.
-    columns = [sa.cast(each, sa.Integer).label(each.name) if _is_boolean(each) else each for each in table.c]
-    query = sa.select(*columns).order_by(*table.primary_key)
+    query = sa.select(*map(_as_stored, table.c)).order_by(*table.primary_key)
     if table.primary_key.columns.keys() != ["seq"]:
         yield query
         return
@@ -208,8 +206,10 @@ def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[sa.Select[A
         yield query.where(table.c.seq > start, table.c.seq <= start + _PART_ROWS)
 
 
-def _is_boolean(column: sa.Column[Any]) -> bool:
-    return isinstance(column.type, sa.Boolean)
+def _as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Return a column in the one form that both databases read: truth values as numbers, JSON as text."""
+    kind = {sa.Boolean: sa.Integer, sa.JSON: sa.Text}.get(type(column.type))
+    return column if kind is None else sa.cast(column, kind).label(column.name)
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: pa.Table) -> int:

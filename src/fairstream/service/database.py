@@ -22,7 +22,6 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from fairstream.data.reading import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.schema import PEOPLE, changes
 
@@ -31,7 +30,6 @@ OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's lo
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
-_BLOCK_BYTES = 64 << 20
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -223,14 +221,8 @@ def canonical(value: Any) -> str:
 def select_rows(connection: Connection, query: Select[Any]) -> pa.Table:
     """Return the rows of a query as a table: numbers as 64 bits, everything else as text."""
     schema = pa.schema([(column.name, _arrow_type(column)) for column in query.selected_columns])
-    statement = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
-    if connection.dialect.name == "postgresql":
-        return _copied_rows(connection, statement, schema)
-    with driver_of(connection) as raw:  # half as much time again with SQLAlchemy's rows
-        cursor = raw.execute(statement)
-        parts = iter(lambda: cursor.fetchmany(_ROWS_OF_A_READ), [])
-        batches = [pa.record_batch(list(zip(*rows, strict=True)), schema) for rows in parts]
-    return pa.Table.from_batches(batches, schema)
+    parts = connection.execute(query, execution_options={"yield_per": _ROWS_OF_A_READ}).partitions()
+    return pa.Table.from_batches([pa.record_batch(list(zip(*part, strict=True)), schema) for part in parts], schema)
 
 
 def _arrow_type(column: Any) -> pa.DataType:
@@ -271,23 +263,3 @@ def _copy(connection: Connection, into: str, rows: pa.Table) -> int:
     with driver_of(connection) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(lines.getbuffer())
     return len(rows)
-
-
-def _copied_rows(connection: Connection, query: str, schema: pa.Schema) -> pa.Table:
-    statement = f"COPY ({query}) TO STDOUT (FORMAT csv)"
-    with driver_of(connection) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
-        lines = native_reader(copy)
-    if not (size := lines.size()):
-        return schema.empty_table()
-    return pyarrow.csv.read_csv(
-        lines,
-        # A row must not be longer than a block; a text may have several lines.
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=min(size, _BLOCK_BYTES)),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=schema,
-            null_values=[""],  # PostgreSQL writes an empty text as ""
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
