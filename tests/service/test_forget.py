@@ -262,7 +262,7 @@ def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_complete
     steps = [
         (forgetting, "_rewrite_models"),
         (type(learned.models), "remove"),
-        (forgetting, "_empty_log"),
+        (forgetting, "_empty_logs"),
     ]
     request_forget(learned, [PERSON], by="test")
     for place, name in steps:
@@ -271,7 +271,7 @@ def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_complete
             with pytest.raises(KeyboardInterrupt), learned.updating():
                 complete_forgetting(learned)
         assert lists(learned) == answers
-        assert n_pending(learned) == (0 if name == "_empty_log" else 1)
+        assert n_pending(learned) == (0 if name == "_empty_logs" else 1)
     with learned.updating():
         complete_forgetting(learned)
     assert lists(learned) == answers

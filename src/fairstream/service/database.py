@@ -229,37 +229,28 @@ def _arrow_type(column: Any) -> pa.DataType:
     return {int: pa.int64(), float: pa.float64()}.get(column.type.python_type, pa.string())
 
 
-@contextmanager
-def driver_of(connection: Connection) -> Iterator[Any]:
-    """Yield the driver's own connection; raise its errors as SQLAlchemy would."""
-    dbapi = connection.dialect.loaded_dbapi
-    try:
-        yield connection.connection.driver_connection
-    except dbapi.Error as error:
-        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=connection.dialect) from None
+def insert_rows(connection: Connection, table: Table, rows: pa.Table) -> None:
+    """Insert rows in their order; a conflict is an error."""
+    (_copy if connection.dialect.name == "postgresql" else _insert)(connection, table.name, rows)
 
 
-def insert_rows(connection: Connection, table: Table, rows: pa.Table) -> int:
-    """Insert rows in their order, and return their number; SQLite leaves out those that conflict with a row."""
-    return (_copy if connection.dialect.name == "postgresql" else _insert)(connection, table.name, rows)
-
-
-def _insert(connection: Connection, into: str, rows: pa.Table) -> int:
+def _insert(connection: Connection, into: str, rows: pa.Table) -> None:
     """Insert many rows with each statement, which takes half of the time of a statement for each row."""
     names, one = ",".join(rows.column_names), f"({','.join('?' * rows.num_columns)})"
-    n_inserted = 0
     for start in range(0, len(rows), _ROWS_OF_A_STATEMENT):
         part = rows.slice(start, _ROWS_OF_A_STATEMENT)
         values = chain.from_iterable(zip(*(column.to_pylist() for column in part.columns), strict=True))
-        statement = f"INSERT INTO {into} ({names}) VALUES {','.join([one] * len(part))} ON CONFLICT DO NOTHING"  # noqa: S608
-        n_inserted += connection.exec_driver_sql(statement, tuple(values)).rowcount
-    return n_inserted
+        statement = f"INSERT INTO {into} ({names}) VALUES {','.join([one] * len(part))}"  # noqa: S608
+        connection.exec_driver_sql(statement, tuple(values))
 
 
-def _copy(connection: Connection, into: str, rows: pa.Table) -> int:
-    lines = io.BytesIO()
+def _copy(connection: Connection, into: str, rows: pa.Table) -> None:
+    lines, dbapi = io.BytesIO(), connection.dialect.loaded_dbapi
     pyarrow.csv.write_csv(rows, lines, pyarrow.csv.WriteOptions(include_header=False))
     statement = f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)"
-    with driver_of(connection) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(lines.getbuffer())
-    return len(rows)
+    try:
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.write(lines.getbuffer())
+    except dbapi.Error as error:  # as SQLAlchemy raises it
+        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=connection.dialect) from None

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, update
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import OF_SCHEMA, add_to, insert_rows, now, reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, add_to, canonical, insert_rows, now, reading, select_rows, writing
 from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
@@ -32,7 +32,10 @@ from fairstream.service.workspace import Workspace
 _COLUMNS = (events.c.seq, events.c.user_id, events.c.item_id, events.c.time, events.c.kind)
 _ROWS_OF_A_PART = 1_000_000
 _WRITERS = 0x66616972  # the number of PostgreSQL's lock that writers of events hold, one after the other
-_KNOWN = "SELECT event_id FROM events WHERE event_id = ANY ((SELECT string_to_array(%s, chr(10)))::text[])"
+_KNOWN = {  # which of a JSON list of ids are stored: a look at the index for each, no join
+    "postgresql": "SELECT event_id FROM events WHERE event_id = ANY (ARRAY(SELECT json_array_elements_text(%s::json)))",
+    "sqlite": "SELECT value FROM json_each(?) WHERE value IN (SELECT event_id FROM events)",
+}
 _KNOWN_AT_ONCE = 100_000  # ids in no order: twice as fast as ten statements; more would take much memory
 _SQLITE_CACHE_KIB = 32 << 10  # of a connection that has written events; with more, ids in no order are no faster
 _PRUNED_AT_ONCE = 5_000  # few: an update has a low priority and must not hold the lock of writers for seconds
@@ -85,9 +88,13 @@ class EventStore:
 
     def _insert(self, connection: Connection, batch: pa.Table) -> EventsReceipt:
         rows = self._without_forgotten(connection, batch)
-        insert = _insert_new if connection.dialect.name == "postgresql" else _insert_each
-        accepted = insert(connection, rows)
-        return EventsReceipt(accepted, len(rows) - accepted, len(batch) - len(rows))
+        new, before = _without_known(connection, rows), last_seq(connection)
+        insert_rows(connection, events, new)
+        if connection.dialect.name == "sqlite":
+            added = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
+            in_order = added.order_by(events.c.user_id, events.c.seq)
+            connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))
+        return EventsReceipt(len(new), len(rows) - len(new), len(batch) - len(rows))
 
     def n_open(self) -> int:
         """How many events wait for the next update; gaps in their numbers count, too."""
@@ -184,34 +191,18 @@ def last_seq(connection: Connection) -> int:
     return connection.scalar(select(func.max(events.c.seq))) or 0
 
 
-def _insert_new(connection: Connection, rows: pa.Table) -> int:
-    """PostgreSQL: look up which events are there already, and add the others without looking at each.
-
-    Other writers wait, so that nothing comes in between.
-    """
+def _without_known(connection: Connection, rows: pa.Table) -> pa.Table:
+    """Drop events that are stored, and all but the first with the same id; other writers wait meanwhile."""
     ids = rows["event_id"].combine_chunks().dictionary_encode()
-    if len(ids.dictionary) < len(ids):  # some are there twice; the dictionary has the order of the first ones
+    if len(ids.dictionary) < len(ids):  # the dictionary has the order of the first ones
         rows = rows.take(np.unique(ids.indices, return_index=True)[1])
-    # The server takes any list for a short one, and would compare each event of a small table with all of its ids.
-    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    if connection.dialect.name == "postgresql":
+        # The server takes any list for a short one, and would compare each event of a small table with all of its ids.
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     known: list[str] = []
     for part in in_parts(ids.dictionary.to_pylist(), _KNOWN_AT_ONCE):
-        known += connection.exec_driver_sql(_KNOWN, ("\n".join(part),)).scalars()  # ids hold no control characters
-    if known:
-        rows = rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string()))))
-    return insert_rows(connection, events, rows)
-
-
-def _insert_each(connection: Connection, rows: pa.Table) -> int:
-    before = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'events'").scalar() or 0
-    accepted = insert_rows(connection, events, rows)
-    new = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
-    in_order = new.order_by(events.c.user_id, events.c.seq)
-    connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))
-    if accepted < len(rows):  # those used up numbers, and a stream sent again and again would look like a flood
-        last = max(before, last_seq(connection))  # a number of an event that has been deleted since stays used
-        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (last,))
-    return accepted
+        known += connection.exec_driver_sql(_KNOWN[connection.dialect.name], (canonical(part),)).scalars()
+    return rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string())))) if known else rows
 
 
 def prune(workspace: Workspace) -> int:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from sqlalchemy import ColumnElement, Dialect, Engine, Table, delete, func, inse
 from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import bump, canonical, driver_of, now, read_text, reading, writing
+from fairstream.service.database import EVENTS_FILE, PEOPLE_FILE, bump, canonical, now, read_text, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.model_store import folder_hash
 from fairstream.service.people import digests, in_parts
@@ -80,7 +82,7 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
     with reading(workspace.engine) as connection:
         names = dict(connection.execute(pending).all())
     done = _complete(workspace, names) if names else Forgotten(0)
-    _empty_log(workspace.engine)  # also where nothing is pending: a process may have been killed
+    _empty_logs(workspace)  # also where nothing is pending: a process may have been killed
     return done
 
 
@@ -316,14 +318,12 @@ def _mark(workspace: Workspace) -> str:
     return digests(workspace.secret, ["list of forgotten people"])[0]
 
 
-def _empty_log(engine: Engine) -> None:
-    """Empty SQLite's write-ahead log, which holds old pages, unless somebody uses it now.
+def _empty_logs(workspace: Workspace) -> None:
+    """Empty SQLite's write-ahead logs, which hold old pages, unless somebody uses them now.
 
     SQLite overwrites deleted rows (`secure_delete`), and the log with the commits that follow.
     """
-    if engine.dialect.name == "sqlite":
-        with reading(engine) as connection, driver_of(connection) as driver:
-            before = driver.execute("PRAGMA busy_timeout").fetchone()[0]
-            driver.execute("PRAGMA busy_timeout = 0")  # it must not keep writers of events waiting
-            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            driver.execute(f"PRAGMA busy_timeout = {before}")
+    for file in (EVENTS_FILE, PEOPLE_FILE) if workspace.engine.dialect.name == "sqlite" else ():
+        # It waits for nobody: it must not keep writers of events waiting.
+        with closing(sqlite3.connect(workspace.folder / file, timeout=0)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
