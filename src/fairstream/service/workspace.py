@@ -92,7 +92,7 @@ class Workspace:
         config = LiveConfig.read(_require_workspace(folder))
         with suppress(OSError):  # a mounted folder may be another's, or read-only
             folder.chmod(0o700)  # nobody else reaches the files, whatever a restored backup gave them
-        engine = engine_of(folder, for_requests=for_requests)
+        engine = connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
         try:
             need_current(engine)
             secret = _read_secret(folder, engine)
@@ -107,7 +107,7 @@ class Workspace:
     def upgrade(cls, folder: Path) -> bool:
         """Upgrade the tables of a workspace to this version; return whether they have changed."""
         LiveConfig.read(_require_workspace(folder))  # a mistake in the file is found first
-        with _disposing(engine_of(folder)) as engine:
+        with _disposing(connect(folder / EVENTS_FILE, _address(folder))) as engine:
             before = revision(engine)
             upgrade(engine)
             _read_secret(folder, engine)
@@ -249,11 +249,6 @@ def _in_schema_of(other: str, url: str) -> str:
     queries = {**make_url(other).query, **make_url(url).query}
     schema = {"schema": str(queries["schema"])} if "schema" in queries else {}
     return make_url(url).update_query_dict(schema).render_as_string(hide_password=False)
-
-
-def engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
-    """Connect to the database of a workspace."""
-    return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
 
 
 @contextmanager
