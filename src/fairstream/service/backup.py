@@ -86,21 +86,24 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
     workspace opens.
     """
     check_empty(folder)
-    with _as_sentence(path), sibling_tempdir(folder, "restored") as temporary:
-        (new := temporary / "new").mkdir(mode=0o700)
-        with (
-            pa.input_stream(str(path), compression=_COMPRESSION) as file,
-            tarfile.open(mode="r|", fileobj=file) as tar,
-        ):
-            contents = _restore(_files(tar), new, database)
-        with Workspace.open(new) as workspace:
-            with writing(workspace.engine) as connection:
-                record(connection, "restore", {"backup": contents.created, "by": by})
-            if forgotten is not None:
-                apply_forgotten(workspace, forgotten, by=by)
-            write_private(new / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
-        new.replace(folder)
-    return contents
+    try:
+        with sibling_tempdir(folder, "restored") as temporary:
+            (new := temporary / "new").mkdir(mode=0o700)
+            with (
+                pa.input_stream(str(path), compression=_COMPRESSION) as file,
+                tarfile.open(mode="r|", fileobj=file) as tar,
+            ):
+                contents = _restore(_files(tar), new, database)
+            with Workspace.open(new) as workspace:
+                with writing(workspace.engine) as connection:
+                    record(connection, "restore", {"backup": contents.created, "by": by})
+                if forgotten is not None:
+                    apply_forgotten(workspace, forgotten, by=by)
+                write_private(new / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
+            new.replace(folder)
+            return contents
+    except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
+        raise WorkspaceError(f"{path} cannot be restored: {error}") from None
 
 
 class _Writer:
@@ -162,14 +165,6 @@ def _checked_head(name: str, content: bytes) -> dict[str, Any]:
     if head.get("format") != FORMAT or head.get("revision") != latest_revision():
         raise WorkspaceError("this is not a backup that this version of fairstream can read")
     return head
-
-
-@contextmanager
-def _as_sentence(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
-        raise WorkspaceError(f"{path} cannot be restored: {error}") from None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.schema import PEOPLE, changes
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
-OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has its own
+OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has separate ones
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
@@ -34,27 +34,30 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class DatabaseUnavailableError(WorkspaceError):
-    """The database cannot be used: it is away, or refuses a statement."""
+    """The database is unreachable or refuses a statement."""
 
 
 class DatabaseDownError(DatabaseUnavailableError):
-    """The database cannot be reached, is locked, does not answer or cannot be written to, whatever is asked of it."""
+    """The database is unreachable, locked, frozen or read-only: no statement would succeed."""
 
 
 def now() -> int:
-    """The clock, in microseconds since 1970."""
+    """Return the time of this machine, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def now_of(connection: Connection) -> int:
-    """The clock of the database, which all machines share; with SQLite that of this one."""
+    """Return the time of the database's clock, which all machines share; SQLite has that of this machine."""
     if connection.dialect.name != "postgresql":
         return now()
     return int(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp()) * 1000000").scalar_one())
 
 
 def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -> Engine:
-    """SQLite in the file, or PostgreSQL at a `postgresql://` address, whose statements are short for requests."""
+    """Connect to SQLite in a file, or to PostgreSQL at a `postgresql://` address.
+
+    `for_requests` limits how long PostgreSQL may take.
+    """
     if url is None:
         return _sqlite(file)
     try:
@@ -79,7 +82,8 @@ def _sqlite(file: Path) -> Engine:
         if is_read_only:
             return connection
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
+        for name in ("main", PEOPLE):
+            connection.execute(f"PRAGMA {name}.synchronous = FULL")  # a commit that was answered survives a power cut
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
@@ -128,7 +132,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes: all of it or nothing."""
+    """Begin a transaction that writes; it commits at the end, and rolls back after an error."""
     with reachable(engine), engine.connect().execution_options(writes=True) as connection, connection.begin():
         yield connection
 
@@ -186,7 +190,7 @@ def need_current(engine: Engine) -> None:
 
 @contextmanager
 def reachable(engine: Engine) -> Iterator[None]:
-    """Say in a sentence that the database cannot be reached."""
+    """Raise errors of the database as a `DatabaseUnavailableError` of one sentence."""
     try:
         yield
     except (DBAPIError, PoolTimeoutError) as error:
@@ -214,7 +218,7 @@ def add_to(connection: Connection, counter: Column[int], name: str, n: int) -> i
 
 
 def canonical(value: Any) -> str:
-    """One way to write a value; NaN is not JSON."""
+    """Return the only JSON text of a value; NaN is an error."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

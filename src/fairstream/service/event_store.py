@@ -1,8 +1,8 @@
-"""The events of a workspace: each once, in the order of arrival, and by period.
+"""The events of a workspace: each is stored once, in the order of arrival.
 
-An event belongs to the period that is open when it arrives, whatever its own time. Inside a period events are ordered
-by time. Some of them are held out (see `hold_out`): they judge the candidate that has learned the others, and are
-learned with the next period.
+An event belongs to the period that is open when it arrives, whatever its own time. An update orders the events of a
+period by time and holds some out (see `hold_out`): they judge the candidate that has learned the others, and the next
+update learns them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EventStore:
         return EventsReceipt(len(new), len(rows) - len(new), len(batch) - len(rows))
 
     def n_open(self) -> int:
-        """How many events wait for the next update; gaps in their numbers count, too."""
+        """Return how many events wait for the next update; gaps in their numbers count, too."""
         with reading(self._engine) as connection:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
             return max(0, last_seq(connection) - closed)
@@ -109,13 +109,11 @@ class EventStore:
             return dict(connection.execute(select(open_events)).all()), connection.scalar(valid) or 0
 
     def pairs_of(self, kinds: Collection[str], until: int) -> list[tuple[str, str]]:
-        """The users and items of all events of some kinds."""
-        these, pairs = (
-            select(events.c.user_id, events.c.item_id).where(events.c.kind.in_(kinds)),
-            list[tuple[str, str]](),
-        )
-        for start in range(0, until, _ROWS_OF_A_PART):  # a server that ends slow statements ends none of these
-            part = these.where(events.c.seq > start, events.c.seq <= min(until, start + _ROWS_OF_A_PART))
+        """Return the users and items of all events of some kinds up to a number."""
+        query = select(events.c.user_id, events.c.item_id).where(events.c.kind.in_(kinds))
+        pairs = list[tuple[str, str]]()
+        for start in range(0, until, _ROWS_OF_A_PART):  # each part ends before the server would end the statement
+            part = query.where(events.c.seq > start, events.c.seq <= min(until, start + _ROWS_OF_A_PART))
             with reading(self._engine) as connection:
                 pairs += [(row.user_id, row.item_id) for row in connection.execute(part)]
         return pairs
@@ -129,26 +127,27 @@ class EventStore:
             return select_rows(connection, query)
 
     def learned(self, after: int, until: int) -> pa.Table:
-        """The same of the kinds that models learn."""
+        """Return the events with after < seq <= until of the kinds that models learn."""
         events = self.read(after, until)
         return events.filter(pc.is_in(events["kind"], self._learned))
 
     def parts(self) -> Iterator[pa.Table]:
+        """Yield all events, a million at a time."""
         after = 0
         while len(part := self.read(after, limit=_ROWS_OF_A_PART)):
             yield part
             after = part["seq"][-1].as_py()
 
     def last_seq(self) -> int:
-        """The number of the last event, 0 where there is none.
+        """Return the number of the last event, 0 if there is none.
 
-        No event with a smaller one can still appear: writers wait for each other before they are given numbers.
+        No event with a smaller number appears later: only one transaction at a time takes numbers.
         """
         with reading(self._engine) as connection:
             return last_seq(connection)
 
     def items_of(self, user_id: str) -> list[str]:
-        """The items that a user has had, the first time of each counting."""
+        """Return the items of a user's events, each once, in the order of the first events."""
         query = select(events.c.item_id).where(of_users(self._engine.dialect, [user_id])).order_by(events.c.seq)
         with reading(self._engine) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
@@ -165,12 +164,12 @@ class EventStore:
 
 
 def is_full(n_open: int, limits: Limits) -> bool:
-    """Whether so many events wait that ingest refuses more, or may soon: a tenth is left for one large batch."""
+    """Return whether ingest refuses more events, or may soon: a tenth is left for one large batch."""
     return n_open >= _FULL * limits.max_open_events
 
 
 def close_by_key(connection: Connection, closed: Mapping[str, int]) -> None:
-    """Count the events of each key no more that a period has closed."""
+    """Subtract the events of a closed period from the counts of their keys."""
     for key, n in closed.items():
         left = case((open_events.c.n > n, open_events.c.n - n), else_=0)
         connection.execute(update(open_events).where(open_events.c.key == key).values(n=left))
@@ -179,10 +178,10 @@ def close_by_key(connection: Connection, closed: Mapping[str, int]) -> None:
 def one_writer(connection: Connection) -> None:
     """Let one transaction at a time write or delete events."""
     if connection.dialect.name == "postgresql":
-        # Many events take long to copy; the connection itself notices a server that stops answering.
+        # Copying many events takes long; `BoundedConnection` notices a server that stops answering.
         lock = f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})"
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; {lock}")
-    else:  # a transaction that writes is alone anyway; it needs only room to work in
+    else:  # a transaction that writes is alone anyway; it needs only memory
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 
 
@@ -241,9 +240,9 @@ def prune(workspace: Workspace) -> int:
 def closed_periods(
     engine: Engine, *, after: int | None = None, before: int | None = None, limit: int | None = None
 ) -> list[Period]:
-    """All of them, or up to `limit`: the first ones after a period, else the last ones; the earliest first."""
-    t = schema.periods.c.t
-    page = select(schema.periods).order_by(t if after is not None else t.desc()).limit(limit)
+    """Return closed periods, the earliest first: up to `limit`, the first ones after a period, else the last ones."""
+    t = periods.c.t
+    page = select(periods).order_by(t if after is not None else t.desc()).limit(limit)
     if after is not None:
         page = page.where(t > after)
     if before is not None:
@@ -258,11 +257,6 @@ def in_order(events: pa.Table) -> pa.Table:
     return events.sort_by([("time", "ascending"), ("seq", "ascending")])
 
 
-def events_of(store: EventStore, period: Period) -> pa.Table:
-    """A closed period's events, in order, without those of users forgotten since."""
-    return in_order(store.learned(period.first_seq - 1, period.last_seq))
-
-
 def split_events(workspace: Workspace, events: pa.Table, t: int, held_out: float, max_of_user: int) -> Split:
     """Split the events of period t, in order, into learned and held-out ones."""
     key = hmac.digest(workspace.secret, f"hold out {t}".encode(), "sha256")
@@ -270,6 +264,6 @@ def split_events(workspace: Workspace, events: pa.Table, t: int, held_out: float
 
 
 def split_of(workspace: Workspace, period: Period) -> Split:
-    """The events of a closed period that its own model has learned, and those that it has not."""
-    events = events_of(EventStore(workspace), period)
+    """Split the events of a closed period, without those of users forgotten since, as its update did."""
+    events = in_order(EventStore(workspace).learned(period.first_seq - 1, period.last_seq))
     return split_events(workspace, events, period.t, period.held_out, period.max_of_user)

@@ -38,7 +38,7 @@ from fairstream.service.workspace import Workspace
 FORGOTTEN_LOG = "forgotten.log"  # who was forgotten, as hashes, in the workspace's folder
 _requests = schema.forgotten
 _TABLES = [table for table in schema.metadata.sorted_tables if "user_id" in table.c and table is not _requests]
-"""What names people, apart from the attributes."""
+"""The tables with ids of people, apart from the groups."""
 
 
 class Request(Record):
@@ -199,7 +199,7 @@ def apply_forgotten(workspace: Workspace, lines: str, *, by: str) -> Forgotten:
 
 
 def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], by: str) -> int:
-    """Store the requests of people by name; those of a list keep its times, and need no name if nothing is stored."""
+    """Store requests: of people by name, and of people on a list, whose times stay and whose names may be unknown."""
     latest, n_events, moment = dict[str, int](), 0, now()
     name_of = dict(zip(digests(workspace.secret, names), names, strict=True))
     users = sorted({*name_of, *listed})
@@ -280,7 +280,7 @@ def _rewrite_models(workspace: Workspace, user_ids: Collection[str]) -> tuple[di
 
 
 def _known_to_models(workspace: Workspace, user_ids: Collection[str]) -> Iterator[tuple[Model, list[str] | None]]:
-    """Each model that is kept, with those of the users whom it knows; None where its ids cannot be read."""
+    """Yield each kept model with those of the users whom it knows; None if its ids cannot be read."""
     wanted = pa.array(user_ids, pa.large_string())
     for row, ids in _users_of_models(workspace):
         yield row, None if ids is None else ids.filter(pc.is_in(ids, value_set=wanted)).to_pylist()
@@ -301,7 +301,7 @@ def _users_of_models(workspace: Workspace) -> Iterator[tuple[Model, pa.Array | N
 
 
 def _everybody(workspace: Workspace) -> set[str]:
-    """Every id that is anywhere."""
+    """Return every id that is stored anywhere."""
     found: set[str] = set()
     with reading(workspace.engine) as connection:
         for table in _TABLES:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
-from fairstream.errors import CheckpointError
+from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.files import new_folder, remove_folder
 from fairstream.service.database import reading, writing
 from fairstream.service.schema import model_files
@@ -77,14 +77,14 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with self._locked(".writing"), super().new(name) as folder:
+        with file_lock(self._folder / ".writing"), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
                 insert_files(connection, name, folder)
 
     def path(self, name: str) -> Path:
         """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with self._locked(".fetching"):  # one process of this machine fetches, the others wait for it
+        with file_lock(self._folder / ".fetching"):  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
@@ -111,24 +111,13 @@ class DatabaseModelStore(ModelStore):
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        with self._locked(".fetching"):
+        with file_lock(self._folder / ".fetching"):
             super().remove(names)
 
     def _sweep(self) -> None:
-        with self._locked(".writing", wait=False) as is_free:
-            if is_free:  # else a folder is being written
+        with file_lock(self._folder / ".writing", wait=False) as is_free:
+            if is_free:  # otherwise a process writes a folder
                 super()._sweep()
-
-    @contextmanager
-    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock of this machine; without `wait` yield whether it was free."""
-        with (self._folder / name).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
 
     def _sizes(self) -> dict[str, dict[str, int]]:
         """The number of bytes in the database, by model and file."""
@@ -151,6 +140,22 @@ class DatabaseModelStore(ModelStore):
         files = model_files.c
         query = select(files.content).where(files.folder == model, files.name == name).order_by(files.part)
         yield from connection.execution_options(yield_per=1).scalars(query)
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock of this machine, which ends with the process; without `wait` yield whether it was free."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise WorkspaceError(f"{path.parent} cannot be written to: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def folder_hash(folder: Path) -> str:

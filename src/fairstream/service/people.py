@@ -89,12 +89,12 @@ def _one_writer(connection: Connection) -> None:
 
 
 def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:
-    """HMAC-SHA256 of each id: without the workspace's secret it tells nobody who it was."""
+    """Return the HMAC-SHA256 of each id, which identifies nobody without the workspace's secret."""
     return [hmac.digest(secret, user_id.encode(), "sha256").hex() for user_id in user_ids]
 
 
 def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[str]) -> dict[str, int]:
-    """Those of the users who were forgotten, each with the time up to which their events are not taken again."""
+    """Return the users who were forgotten, each with the time up to which their events are rejected."""
     if connection.execute(select(forgotten.c.digest).limit(1)).first() is None:
         return {}
     names = list(user_ids)

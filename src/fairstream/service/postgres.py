@@ -59,7 +59,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def postgres(address: URL, *, for_requests: bool) -> Engine:
-    """An engine whose waits are bounded: by seconds for requests, by an hour for jobs.
+    """Return an engine whose waits end: after seconds for requests, after an hour for jobs.
 
     `?schema=NAME` in the address puts all tables into that schema, and people's groups into NAME_people.
     """

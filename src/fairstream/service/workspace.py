@@ -14,7 +14,6 @@ one machine. With PostgreSQL they may be on several, each with a folder that hol
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import os
 import secrets
@@ -48,7 +47,7 @@ from fairstream.service.database import (
     upgrade,
     writing,
 )
-from fairstream.service.model_store import DatabaseModelStore, ModelStore
+from fairstream.service.model_store import DatabaseModelStore, ModelStore, file_lock
 from fairstream.service.people import PeopleStore
 from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
@@ -145,7 +144,8 @@ class Workspace:
         """
         deadline = time.monotonic() + wait_seconds
         while True:
-            with self._file_lock() if self.engine.dialect.name == "sqlite" else self._database_lock() as is_free:
+            on_sqlite = self.engine.dialect.name == "sqlite"
+            with file_lock(self.folder / _LOCK, wait=False) if on_sqlite else self._database_lock() as is_free:
                 if is_free:
                     yield
                     return
@@ -154,31 +154,17 @@ class Workspace:
             time.sleep(0.1)
 
     @contextmanager
-    def _file_lock(self) -> Iterator[bool]:
-        try:
-            file = (self.folder / _LOCK).open("ab")
-        except OSError as error:
-            raise WorkspaceError(f"{self.folder} cannot be written to: {error.strerror}") from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-
-    @contextmanager
     def _database_lock(self) -> Iterator[bool]:
-        """A lock of PostgreSQL on a separate connection, which excludes other machines, too.
+        """Hold a lock of PostgreSQL, which excludes other machines too, on a separate connection.
 
-        It is given back before the connection is closed: the server ends a closed connection's lock a moment later.
+        Unlock before closing the connection: the server ends a closed connection's lock a moment later.
         """
         lock = f"{_UPDATING}, {OF_SCHEMA}"
         with reachable(self.engine):
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection:
             with reachable(self.engine):
-                connection.detach()  # closed at the end instead of given back, and the lock with it
+                connection.detach()  # closed at the end instead of returned to the pool, and the lock with it
                 is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar_one()
             try:
                 yield bool(is_free)
@@ -241,14 +227,10 @@ def _address(folder: Path) -> str | None:
     given = os.environ.get("FAIRSTREAM_DATABASE")
     if given is None or written is None:
         return given or written
-    return _in_schema_of(written, given)  # several workspaces may be in schemas of the database that is given
-
-
-def _in_schema_of(other: str, url: str) -> str:
-    """Return the address with the schema of another one, unless it names a schema itself."""
-    queries = {**make_url(other).query, **make_url(url).query}
-    schema = {"schema": str(queries["schema"])} if "schema" in queries else {}
-    return make_url(url).update_query_dict(schema).render_as_string(hide_password=False)
+    url, schema = make_url(given), make_url(written).query.get("schema")
+    if schema is not None and "schema" not in url.query:  # the database that is given may hold several workspaces
+        url = url.update_query_dict({"schema": str(schema)})
+    return url.render_as_string(hide_password=False)
 
 
 @contextmanager
