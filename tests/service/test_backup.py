@@ -226,6 +226,22 @@ def test_any_cut_of_the_file_is_noticed(new_workspace: Maker, tmp_path: Path) ->
         assert not (tmp_path / "new").exists()
 
 
+def test_an_empty_folder_is_filled_and_not_replaced(
+    new_workspace: Maker, tmp_path: Path, new_database: NewDatabase
+) -> None:
+    """It may be a volume that is mounted there, or a link to one."""
+    workspace = new_workspace()
+    take(workspace, "u")
+    backup(workspace, file := tmp_path / "shop.tar.zst")
+    (volume := tmp_path / "volume").mkdir()
+    (link := tmp_path / "link").symlink_to(volume)
+    restore(file, link, None, database=new_database(), by="test")
+    assert link.is_symlink()
+    with Workspace.open(volume) as restored:
+        assert users_of(restored) == ["u"]
+    assert not [path for path in volume.iterdir() if path.name.startswith(".restored")]
+
+
 def test_nothing_is_overwritten(new_workspace: Maker, tmp_path: Path, database: str | None) -> None:
     workspace = new_workspace()
     backup(workspace, file := tmp_path / "shop.tar.zst")

@@ -85,9 +85,10 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
     `forgotten` lists who was forgotten since, as `apply_forgotten` takes it; they are forgotten again before the
     workspace opens.
     """
-    check_empty(folder)
+    existed = check_empty(folder)
     try:
-        with sibling_tempdir(folder, "restored") as temporary:
+        # A mounted volume cannot be replaced, and the folder that contains it may be read-only.
+        with sibling_tempdir(folder / FILE if existed else folder, "restored") as temporary:
             (new := temporary / "new").mkdir(mode=0o700)
             with (
                 pa.input_stream(str(path), compression=_COMPRESSION) as file,
@@ -100,7 +101,9 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
                 if forgotten is not None:
                     apply_forgotten(workspace, forgotten, by=by)
                 write_private(new / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
-            new.replace(folder)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for part in sorted(new.iterdir(), key=lambda part: part.name == FILE):  # without it, it is no workspace
+                part.replace(folder / part.name)
             return contents
     except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
         raise WorkspaceError(f"{path} cannot be restored: {error}") from None
