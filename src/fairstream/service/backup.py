@@ -27,7 +27,7 @@ from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.files import sibling_tempdir
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import insert_rows, latest_revision, reachable, select_rows, writing
+from fairstream.service.database import insert_rows, latest_revision, reachable, select_parts, writing
 from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
 from fairstream.service.model_store import insert_files
 from fairstream.service.settings import FILE
@@ -36,7 +36,6 @@ from fairstream.service.workspace import SECRET, Workspace, check_empty, new_dat
 FORMAT = 1
 _SUFFIX, _COMPRESSION = ".tar.zst", "zstd"
 _HEAD, _SUMS = "backup.json", "checksums.json"
-_PART_ROWS = 200_000
 _TABLES = {
     table.name: table
     for table in (*schema.metadata.sorted_tables, schema.attributes)
@@ -182,26 +181,14 @@ def _snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> int:
     """Write a table in parts; return the number of its rows."""
-    n_rows = 0
-    for part, query in enumerate(_queries(connection, table)):
-        rows = select_rows(connection, query)
+    n_rows, query = 0, sa.select(*map(_as_stored, table.c)).order_by(*table.primary_key)
+    for part, rows in enumerate(select_parts(connection, query)):
         memory = pa.BufferOutputStream()
         with pa.ipc.new_stream(memory, rows.schema) as stream:
-            stream.write_table(rows)
+            stream.write_batch(rows)
         writer.add(f"tables/{table.name}/{part:06}.arrow", memory.getvalue())
         n_rows += len(rows)
     return n_rows
-
-
-def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[sa.Select[Any]]:
-    """Yield the statements that read a table; one that grows without end is read in parts."""
-    query = sa.select(*map(_as_stored, table.c)).order_by(*table.primary_key)
-    if table.primary_key.columns.keys() != ["seq"]:
-        yield query
-        return
-    last = connection.scalar(sa.select(sa.func.max(table.c.seq))) or 0
-    for start in range(0, last, _PART_ROWS):
-        yield query.where(table.c.seq > start, table.c.seq <= start + _PART_ROWS)
 
 
 def _as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:

@@ -224,13 +224,21 @@ def canonical(value: Any) -> str:
 
 def select_rows(connection: Connection, query: Select[Any]) -> pa.Table:
     """Return the rows of a query as a table: numbers as 64 bits, everything else as text."""
-    schema = pa.schema([(column.name, _arrow_type(column)) for column in query.selected_columns])
-    parts = connection.execute(query, execution_options={"yield_per": _ROWS_OF_A_READ}).partitions()
-    return pa.Table.from_batches([pa.record_batch(list(zip(*part, strict=True)), schema) for part in parts], schema)
+    return pa.Table.from_batches(select_parts(connection, query), _schema_of(query))
 
 
-def _arrow_type(column: Any) -> pa.DataType:
-    return {int: pa.int64(), float: pa.float64()}.get(column.type.python_type, pa.string())
+def select_parts(connection: Connection, query: Select[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in parts."""
+    schema = _schema_of(query)
+    for part in connection.execute(query, execution_options={"yield_per": _ROWS_OF_A_READ}).partitions():
+        yield pa.record_batch(list(zip(*part, strict=True)), schema)
+
+
+def _schema_of(query: Select[Any]) -> pa.Schema:
+    types = {int: pa.int64(), float: pa.float64()}
+    return pa.schema(
+        [(column.name, types.get(column.type.python_type, pa.string())) for column in query.selected_columns]
+    )
 
 
 def insert_rows(connection: Connection, table: Table, rows: pa.Table) -> None:
