@@ -47,7 +47,7 @@ def test_a_model_is_there_as_it_was_written_until_it_is_removed(new_workspace: M
     workspace.models.remove(["m1"])
     assert workspace.models.names() == {"m2"}
     assert not workspace.models.exists("m1")
-    with pytest.raises(CheckpointError, match="m1 are not there"):
+    with pytest.raises(CheckpointError, match="m1 are missing"):
         workspace.models.path("m1")
     assert content(workspace.models.path("m2")) == FILES
 

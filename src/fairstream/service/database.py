@@ -78,7 +78,11 @@ def _sqlite(file: Path) -> Engine:
         connection = sqlite3.connect(
             _uri(file, is_read_only), uri=True, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
         )
-        connection.execute(f"ATTACH DATABASE ? AS {PEOPLE}", (_uri(file.with_name(PEOPLE_FILE), is_read_only),))
+        try:
+            connection.execute(f"ATTACH DATABASE ? AS {PEOPLE}", (_uri(file.with_name(PEOPLE_FILE), is_read_only),))
+        except sqlite3.Error:
+            connection.close()
+            raise
         if is_read_only:
             return connection
         connection.execute("PRAGMA journal_mode = WAL")
@@ -88,19 +92,18 @@ def _sqlite(file: Path) -> Engine:
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
-    # The next writer takes the connection that wrote last, whose cache is warm.
     engine = create_engine(
         f"sqlite:///{file}",
         creator=_connect,
         pool_timeout=_WAIT_SECONDS,
-        pool_use_lifo=True,
+        pool_use_lifo=True,  # the next writer takes the connection that wrote last, whose cache is warm
         json_serializer=canonical,
         execution_options={"people_schema": PEOPLE},
     )
 
     @event.listens_for(engine, "begin")
     def _transaction(connection: Any) -> None:
-        # A reader that becomes a writer half way would be refused; one that begins as a writer waits.
+        # SQLite refuses a reader that becomes a writer; one that begins as a writer waits.
         wants_to_write = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if wants_to_write else "BEGIN")
 

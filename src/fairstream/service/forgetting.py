@@ -1,11 +1,11 @@
 """Forget people: events, attributes and rows, in every table and every model.
 
-A request is one short transaction: it deletes the person's rows from the tables of the service, and a replay does not
-bring them back. Completing it takes the lock for updating and longer: it removes the attribute, rewrites every model
-that knows the person under another name, and switches to the new ones in one transaction. Killed at any moment, the
-model in service is whole and the request pending; completing it again finishes the work.
+A request is one short transaction: it deletes the person's rows, and a replay does not bring them back. Completing it
+takes the lock for updating: it removes the attribute, rewrites every model that knows the person under another name,
+and switches to the new models in one transaction. If the process is killed, the model in service is whole and the
+request stays pending.
 
-A keyed hash of the id and a time remain: events after it are those of a new person.
+A keyed hash of the id and a time remain: later events are those of a new person.
 """
 
 from __future__ import annotations

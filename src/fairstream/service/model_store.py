@@ -41,7 +41,7 @@ class ModelStore:
 
     def path(self, name: str) -> Path:
         if not self.exists(name):
-            raise CheckpointError(f"the files of model {name} are not there: {self._folder / name} is missing")
+            raise CheckpointError(f"the files of model {name} are missing: there is no {self._folder / name}")
         return self._folder / name
 
     def exists(self, name: str) -> bool:
@@ -51,18 +51,18 @@ class ModelStore:
         return {path.name for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
     def hashes(self, name: str) -> set[str]:
-        """Return the hash of the files of a model, wherever they are; none where there are none."""
+        """Return the hashes of a model's files in each place that stores them."""
         return {folder_hash(folder)} if (folder := self._folder / name).is_dir() else set()
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove models and what killed processes have left."""
+        """Remove models, and the leftovers of killed processes."""
         for name in names:
             if (self._folder / name).exists():
                 remove_folder(self._folder / name)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove hidden folders: nobody else writes now, so killed processes have left them."""
+        """Remove hidden folders: no process writes now, so killed ones have left them."""
         for path in self._folder.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -91,7 +91,7 @@ class DatabaseModelStore(ModelStore):
                 shutil.rmtree(self._folder / stale, ignore_errors=True)
             self._sweep()
             if name not in stored:
-                raise CheckpointError(f"the files of model {name} are not there: the database does not hold them")
+                raise CheckpointError(f"the files of model {name} are missing: the database does not have them")
             if _sizes_on_disk(self._folder / name) != stored[name]:
                 with new_folder(self._folder / name, replacing=True) as folder:
                     self._fetch(name, stored[name], folder)
@@ -120,7 +120,7 @@ class DatabaseModelStore(ModelStore):
                 super()._sweep()
 
     def _sizes(self) -> dict[str, dict[str, int]]:
-        """The number of bytes in the database, by model and file."""
+        """Return the number of bytes in the database, by model and file."""
         query = select(model_files.c.folder, model_files.c.name, func.sum(func.octet_length(model_files.c.content)))
         sizes: dict[str, dict[str, int]] = {}
         with reading(self._engine) as connection:

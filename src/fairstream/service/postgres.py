@@ -41,18 +41,18 @@ class BoundedConnection(psycopg.Connection[Any]):
     max_silence: float = JOB_SECONDS
 
     def wait(self, gen: Any, *options: Any, **more: Any) -> Any:
-        return super().wait(self._bounded(gen, self.max_silence), *options, **more)
+        return super().wait(self._bounded(gen), *options, **more)
 
-    def _bounded(self, gen: Any, seconds: float) -> Generator[Any, Any, Any]:
+    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
+        """Pass on what the driver waits for, ten times a second, until the server has been silent for too long."""
         try:
-            state, deadline = next(gen), time.monotonic() + seconds
+            state, last = next(gen), time.monotonic()
             while True:
-                ready = yield state
-                if ready:
-                    deadline = time.monotonic() + seconds
-                elif time.monotonic() > deadline:  # nothing since: the driver asks ten times a second
-                    self.close()  # an answer that came later would be taken for that of the next statement
-                    raise psycopg.OperationalError(f"the server has not answered for {seconds:g} s")
+                if ready := (yield state):
+                    last = time.monotonic()
+                elif time.monotonic() - last > self.max_silence:
+                    self.close()  # a later answer would be taken for that of the next statement
+                    raise psycopg.OperationalError(f"the server has not answered for {self.max_silence:g} s")
                 state = gen.send(ready)
         except StopIteration as ended:
             return ended.value
