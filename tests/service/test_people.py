@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streams import know
 
 from fairstream.errors import DataError
+from fairstream.service import people
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json, people_from_arrow, people_from_json
 from fairstream.service.people import UsersReceipt
@@ -94,3 +95,18 @@ def test_groups_are_in_their_own_file(workspace: Workspace) -> None:
     know(workspace, pa.table({"user_id": ["u1"], "value": ["remarkable"]}))
     files = [path for path in workspace.folder.rglob("*") if path.is_file() and b"remarkable" in path.read_bytes()]
     assert {path.name.removesuffix("-wal") for path in files} == {"people.sqlite"}
+
+
+def test_events_are_stored_while_many_users_are_imported(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, batches = EventStore(workspace), []
+
+    def append(_: float) -> None:
+        rows = [{"user_id": "u1", "item_id": "i", "time": len(batches)}]
+        batches.append(store.append(batch_from_json(rows, workspace.config.limits)))
+
+    monkeypatch.setattr(people, "_ROWS_OF_A_TRANSACTION", 2)
+    monkeypatch.setattr(people, "sleep", append)
+    users = pa.table({"user_id": [f"u{n}" for n in range(7)], "value": ["m"] * 7})
+    assert workspace.people.put(users) == UsersReceipt(7, 0)
+    assert [receipt.accepted for receipt in batches] == [1, 1, 1]
+    assert workspace.people.values().num_rows == 7

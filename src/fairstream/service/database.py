@@ -28,6 +28,7 @@ from fairstream.service.schema import PEOPLE, changes
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
 OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has separate ones
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
+PAUSE_SECONDS = 0.15  # between two long transactions: SQLite lets a writer that waits sleep for less
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
 _MIGRATIONS = Path(__file__).parent / "migrations"

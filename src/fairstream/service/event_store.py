@@ -21,7 +21,17 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, update
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import OF_SCHEMA, add_to, canonical, insert_rows, now, reading, select_rows, writing
+from fairstream.service.database import (
+    OF_SCHEMA,
+    PAUSE_SECONDS,
+    add_to,
+    canonical,
+    insert_rows,
+    now,
+    reading,
+    select_rows,
+    writing,
+)
 from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
@@ -39,7 +49,6 @@ _KNOWN = {  # which of a JSON list of ids are stored: a look at the index for ea
 _KNOWN_AT_ONCE = 100_000  # ids in no order: twice as fast as ten statements; more would take much memory
 _SQLITE_CACHE_KIB = 32 << 10  # of a connection that has written events; with more, ids in no order are no faster
 _PRUNED_AT_ONCE = 5_000  # few: an update has a low priority and must not hold the lock of writers for seconds
-PAUSE_SECONDS = 0.15  # between two parts: longer than SQLite lets a writer that waits sleep before it looks again
 _FULL = 0.9
 _DAY = 86_400_000_000
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,12 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from fairstream.service.database import OF_SCHEMA, reading, select_rows, writing
+from fairstream.service.database import OF_SCHEMA, PAUSE_SECONDS, reading, select_rows, writing
 from fairstream.service.schema import attributes, forgotten
 
 _WRITERS = 0x70656F70  # the number of PostgreSQL's lock that writers of attributes hold, one after the other
 _AT_ONCE = 10_000
+_ROWS_OF_A_TRANSACTION = 50_000  # some tenths of a second, for which SQLite keeps writers of events waiting
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,14 @@ class PeopleStore:
         """Store the value of each user of a checked table, the last one where there are several."""
         place = pa.array(np.arange(len(people)))
         last = people.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
-        rows = people.take(last["place_max"].sort())
+        rows, receipt = people.take(last["place_max"].sort()), UsersReceipt(0, 0)
+        for start in range(0, len(rows), _ROWS_OF_A_TRANSACTION):
+            if start:
+                sleep(PAUSE_SECONDS)  # lets writers of events in
+            receipt = receipt.plus(self._put(rows.slice(start, _ROWS_OF_A_TRANSACTION)))
+        return receipt
+
+    def _put(self, rows: pa.Table) -> UsersReceipt:
         with writing(self._engine) as connection:
             _one_writer(connection)  # a forgetting that comes now removes them after this
             gone = forgotten_until(connection, self._secret, rows["user_id"].to_pylist())
