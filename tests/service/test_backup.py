@@ -239,7 +239,7 @@ def test_an_empty_folder_is_filled_and_not_replaced(
     assert link.is_symlink()
     with Workspace.open(volume) as restored:
         assert users_of(restored) == ["u"]
-    assert not [path for path in volume.iterdir() if path.name.startswith(".restored")]
+    assert not [path for path in volume.iterdir() if path.name.startswith(".") and path.is_dir()]
 
 
 def test_nothing_is_overwritten(new_workspace: Maker, tmp_path: Path, database: str | None) -> None:

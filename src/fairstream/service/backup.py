@@ -31,7 +31,7 @@ from fairstream.service.database import insert_rows, latest_revision, reachable,
 from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
 from fairstream.service.model_store import insert_files
 from fairstream.service.settings import FILE
-from fairstream.service.workspace import SECRET, Workspace, check_empty, new_database, write_private
+from fairstream.service.workspace import SECRET, Workspace, new_database, new_folder, write_private
 
 FORMAT = 1
 _SUFFIX, _COMPRESSION = ".tar.zst", "zstd"
@@ -84,11 +84,8 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
     `forgotten` lists who was forgotten since, as `apply_forgotten` takes it; they are forgotten again before the
     workspace opens.
     """
-    existed = check_empty(folder)
     try:
-        # A mounted volume cannot be replaced, and the folder that contains it may be read-only.
-        with sibling_tempdir(folder / FILE if existed else folder, "restored") as temporary:
-            (new := temporary / "new").mkdir(mode=0o700)
+        with new_folder(folder) as new:
             with (
                 pa.input_stream(str(path), compression=_COMPRESSION) as file,
                 tarfile.open(mode="r|", fileobj=file) as tar,
@@ -100,10 +97,7 @@ def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | 
                 if forgotten is not None:
                     apply_forgotten(workspace, forgotten, by=by)
                 write_private(new / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
-            folder.mkdir(mode=0o700, exist_ok=True)
-            for part in sorted(new.iterdir(), key=lambda part: part.name == FILE):  # without it, it is no workspace
-                part.replace(folder / part.name)
-            return contents
+        return contents
     except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
         raise WorkspaceError(f"{path} cannot be restored: {error}") from None
 

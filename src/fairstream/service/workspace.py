@@ -17,7 +17,6 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from sqlalchemy import Engine, insert, make_url, select
 from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import WorkspaceError
-from fairstream.files import replace_file
+from fairstream.files import replace_file, sibling_tempdir
 from fairstream.service.audit import audited, record
 from fairstream.service.database import (
     EVENTS_FILE,
@@ -76,13 +75,17 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder."""
-        with _created_or_removed(folder), new_database(folder, database) as engine:
-            secret = _new_secret(folder / SECRET)
-            with writing(audited(engine, secret)) as connection:
-                connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
-                in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
-                record(connection, "init", {"configuration": in_force.to_dict()})
-            config.write(folder)  # last: a folder with this file is a workspace
+        try:
+            with new_folder(folder) as new:
+                with new_database(new, database) as engine:
+                    secret = _new_secret(new / SECRET)
+                    with writing(audited(engine, secret)) as connection:
+                        connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
+                        in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
+                        record(connection, "init", {"configuration": in_force.to_dict()})
+                config.write(new)
+        except OSError as error:
+            raise WorkspaceError(f"{folder} cannot be made: {error.strerror or error}") from None
         return cls.open(folder)
 
     @classmethod
@@ -259,28 +262,15 @@ def _disposing(engine: Engine) -> Iterator[Engine]:
         engine.dispose()
 
 
-def check_empty(folder: Path) -> bool:
-    """Raise if there is something in a folder; return whether it exists."""
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder whose files move into a new or empty one when the block succeeds."""
     if (existed := folder.exists()) and any(folder.iterdir()):
         raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
-    return existed
-
-
-@contextmanager
-def _created_or_removed(folder: Path) -> Iterator[None]:
-    """Make a folder, or take an empty one; if the block fails, remove what it has made."""
-    try:
-        existed = check_empty(folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None
-    try:
-        yield
-    except BaseException as error:
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not existed:
-            folder.rmdir()
-        if isinstance(error, OSError):
-            raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}") from None
-        raise
+    # A mounted volume cannot be replaced, and the folder that contains it may be read-only.
+    with sibling_tempdir(folder / FILE if existed else folder, "new") as temporary:
+        (new := temporary / "new").mkdir(mode=0o700)
+        yield new
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for part in sorted(new.iterdir(), key=lambda part: part.name == FILE):  # without it, it is no workspace
+            part.replace(folder / part.name)
