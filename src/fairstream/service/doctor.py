@@ -98,12 +98,12 @@ def _clock(workspace: Workspace) -> Finding:
 def _models(workspace: Workspace) -> Finding:
     from fairstream.recommender import load  # noqa: PLC0415 (slow to import)
 
-    serving, kept = registry.in_service(workspace.engine), workspace.models.names()
+    serving, folders = registry.in_service(workspace.engine), workspace.models.names()
     if serving is None:
         return Finding("warning", "models", "there is no model yet: lists are by popularity until the first update")
     damaged = dict[str, str]()
     for row in registry.models(workspace.engine):
-        if row.folder in kept or row.id == serving.model:
+        if row.folder in folders or row.id == serving.model:
             try:
                 load(workspace.models.path(row.folder), frozen=True)
             except (FairstreamError, OSError) as error:
@@ -112,7 +112,7 @@ def _models(workspace: Workspace) -> Finding:
         return Finding("problem", "models", f"in service is {damaged[serving.model]}; run `fairstream rollback DIR`")
     if damaged:
         return Finding("warning", "models", "; ".join(damaged.values()))
-    return Finding("ok", "models", f"{serving.model} is in service; all {len(kept)} kept models can be loaded")
+    return Finding("ok", "models", f"{serving.model} is in service; all {len(folders)} kept models can be loaded")
 
 
 def _last_update(workspace: Workspace) -> Finding:

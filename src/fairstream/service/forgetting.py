@@ -81,9 +81,9 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
     pending = select(_requests.c.digest, _requests.c.user_id).where(_requests.c.completed.is_(None))
     with reading(workspace.engine) as connection:
         names = dict(connection.execute(pending).all())
-    done = _complete(workspace, names) if names else Forgotten(0)
-    _empty_logs(workspace)  # also where nothing is pending: a process may have been killed
-    return done
+    removed = _complete(workspace, names) if names else Forgotten(0)
+    _empty_logs(workspace)  # also if nothing is pending: a process may have been killed
+    return removed
 
 
 def _complete(workspace: Workspace, names: Mapping[str, str]) -> Forgotten:
@@ -93,8 +93,8 @@ def _complete(workspace: Workspace, names: Mapping[str, str]) -> Forgotten:
         for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
             connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
         for part in in_parts(list(names)):
-            done = update(_requests).where(_requests.c.digest.in_(part))
-            connection.execute(done.values(user_id=None, completed=now()))
+            completed = update(_requests).where(_requests.c.digest.in_(part))
+            connection.execute(completed.values(user_id=None, completed=now()))
         record(connection, "forgotten", {"users": sorted(names), "models": rewritten, "damaged": damaged})
     return Forgotten(len(names), 0, n_attributes, tuple(rewritten), tuple(damaged))
 
@@ -123,14 +123,14 @@ def pending_requests(engine: Engine) -> tuple[int, int | None]:
 
 def known(workspace: Workspace, user_ids: Collection[str]) -> set[str]:
     """Return the ids about which something is stored."""
-    found: set[str] = set()
+    stored: set[str] = set()
     with reading(workspace.engine) as connection:
         for part in in_parts(list(user_ids)):
             for table in _TABLES:
                 theirs = _of_users(table, connection.dialect, part)
-                found.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
-    found.update(workspace.people.values_of(user_ids))
-    return found.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
+                stored.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
+    stored.update(workspace.people.values_of(user_ids))
+    return stored.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
 
 
 def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
@@ -302,12 +302,12 @@ def _users_of_models(workspace: Workspace) -> Iterator[tuple[Model, pa.Array | N
 
 def _everybody(workspace: Workspace) -> set[str]:
     """Return every id that is stored anywhere."""
-    found: set[str] = set()
+    stored: set[str] = set()
     with reading(workspace.engine) as connection:
         for table in _TABLES:
-            found.update(connection.scalars(select(table.c.user_id).distinct()))
-    found.update(workspace.people.values()["user_id"].to_pylist())
-    return found.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
+            stored.update(connection.scalars(select(table.c.user_id).distinct()))
+    stored.update(workspace.people.values()["user_id"].to_pylist())
+    return stored.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
 
 
 def _of_users(table: Table, dialect: Dialect, user_ids: Collection[str]) -> ColumnElement[bool]:

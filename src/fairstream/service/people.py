@@ -60,8 +60,8 @@ class PeopleStore:
     def _put(self, rows: pa.Table) -> UsersReceipt:
         with writing(self._engine) as connection:
             _one_writer(connection)  # a forgetting that comes now removes them after this
-            gone = forgotten_until(connection, self._secret, rows["user_id"].to_pylist())
-            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(list(gone), pa.string()))))
+            forgotten_users = forgotten_until(connection, self._secret, rows["user_id"].to_pylist())
+            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(list(forgotten_users), pa.string()))))
             if len(remaining):
                 new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(attributes)
                 changed = new.on_conflict_do_update(index_elements=["user_id"], set_={"value": new.excluded.value})

@@ -227,11 +227,11 @@ def _address(folder: Path) -> str | None:
     if (folder / EVENTS_FILE).exists():
         return None
     written = read_text(folder / _DATABASE) if (folder / _DATABASE).exists() else None
-    given = os.environ.get("FAIRSTREAM_DATABASE")
-    if given is None or written is None:
-        return given or written
-    url, schema = make_url(given), make_url(written).query.get("schema")
-    if schema is not None and "schema" not in url.query:  # the database that is given may hold several workspaces
+    variable = os.environ.get("FAIRSTREAM_DATABASE")
+    if variable is None or written is None:
+        return variable or written
+    url, schema = make_url(variable), make_url(written).query.get("schema")
+    if schema is not None and "schema" not in url.query:  # that database may hold several workspaces
         url = url.update_query_dict({"schema": str(schema)})
     return url.render_as_string(hide_password=False)
 
