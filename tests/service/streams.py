@@ -93,14 +93,12 @@ def batch_of(workspace: Workspace, events: pa.Table) -> pa.Table:
 
 
 def know(workspace: Workspace, people: pa.Table) -> None:
-    with workspace.people() as store:
-        store.put(people)
+    workspace.people.put(people)
 
 
 def values_of(workspace: Workspace) -> pa.Table:
     """user_id and value of everybody who has one."""
-    with workspace.people() as store:
-        return store.values()
+    return workspace.people.values()
 
 
 def n_pending(workspace: Workspace) -> int:

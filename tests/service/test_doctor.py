@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.service.doctor import examine
-from fairstream.service.keys import make_key
 from fairstream.service.registry import in_service, models
 from fairstream.service.updates import request
 from fairstream.service.workspace import Workspace
@@ -24,11 +23,10 @@ def states(folder: Path) -> dict[str, str]:
 
 
 def test_a_healthy_workspace_has_no_problem(learned: Workspace) -> None:
-    make_key(learned.engine, "admin", "admin")
     found = CliRunner().invoke(app, ["doctor", str(learned.folder), "--json", "-"])
     assert found.exit_code == 0
     findings = json.loads(found.stdout)["findings"]
-    assert {finding["what"] for finding in findings} > {"versions", "disk", "database", "tables", "secret", "models"}
+    assert {finding["what"] for finding in findings} > {"versions", "disk", "database", "clock", "models"}
     assert all(finding["state"] != "problem" for finding in findings)
 
 
@@ -82,7 +80,6 @@ def test_a_damaged_database_is_a_problem_and_no_traceback(learned: Workspace) ->
 
 @pytest.mark.sqlite_only
 def test_a_schedule_that_nobody_keeps_is_a_warning(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert states(learned.folder)["keys"] == "warning"  # there is none
     assert states(learned.folder)["updates"] == "warning"
     monkeypatch.setenv("FAIRSTREAM_EVERY", "1h")
     request(learned, "test")

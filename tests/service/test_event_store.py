@@ -125,10 +125,8 @@ def test_the_number_of_a_deleted_event_is_not_given_again(workspace: Workspace) 
     with writing(workspace.engine) as connection:
         connection.execute(delete(events).where(events.c.seq > 5))
     store.append(batch(workspace, [("1", "u", "i", 1), ("new", "u", "i", 1), ("new", "u", "i", 1)]))
-    (new,) = store.read(5)["seq"].to_pylist()
-    assert new in (11, 12)  # SQLite leaves out the number of the event before it, which was there already
     store.append(batch(workspace, [("newer", "u", "i", 1)]))
-    assert store.read(new)["seq"].to_pylist() == [new + 1]
+    assert store.read(5)["seq"].to_pylist() == [11, 12]
 
 
 def test_of_many_events_those_that_are_known_or_there_twice_are_left_out(workspace: Workspace) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import fairstream
 from fairstream import recommender
 from fairstream.cli import app
-from fairstream.errors import DataError
+from fairstream.errors import FairstreamError
 from fairstream.service import database, forgetting, schema
 from fairstream.service.audit import entries
 from fairstream.service.event_store import EventsReceipt, EventStore
@@ -152,9 +152,8 @@ def test_no_import_of_users_restores_the_attribute_of_a_forgotten_person(learned
     store = EventStore(learned)
     assert store.append(batch_of(learned, event(PERSON, 1_700_000_000))) == EventsReceipt(0, 0, 1)
     assert store.append(batch_of(learned, event(PERSON, time.time() + 5, "e2"))).accepted == 1
-    with learned.people() as attributes:
-        assert attributes.put(people) == UsersReceipt(1, 1)
-        assert attributes.values_of([PERSON, "u1"]) == {"u1": "minority"}
+    assert learned.people.put(people) == UsersReceipt(1, 1)
+    assert learned.people.values_of([PERSON, "u1"]) == {"u1": "minority"}
 
 
 def test_events_dated_ahead_of_the_clock_do_not_come_back(learned: Workspace) -> None:
@@ -223,21 +222,19 @@ def test_a_restored_backup_brings_nobody_back(
         learned.engine.dispose()  # PostgreSQL copies a database that nobody uses
         address.write_text(str(new_database(address.read_text())))
     forget(learned, [PERSON, "nosuchuser"], by="test")
-    listed = cli("forget", learned.folder, "--hashes")
-    assert listed.exit_code == 0
-    assert PERSON not in listed.output
-    file = tmp_path / "forgotten.json"
-    file.write_text(listed.output)
+    forget(learned, ["u1"], by="test")  # another line
+    log = learned.folder / "forgotten.log"
+    assert PERSON not in log.read_text()
     with Workspace.open(backup) as restored:
         assert not is_nowhere(restored, PERSON)
-        said = cli("forget", backup, "--hashes-from", file)
+        said = cli("forget", backup, "--forgotten", log)
         assert said.exit_code == 0, said.output
         assert is_nowhere(restored, PERSON)
         assert EventStore(restored).append(batch_of(restored, PERIODS[0])).forgotten > 0
         assert n_pending(restored) == 0
-        assert "Nothing is pending" in cli("forget", backup, "--hashes-from", file).output
+        assert "Nothing is pending" in cli("forget", backup, "--forgotten", learned.folder).output
         for wrong in ("{", "[]", '{"workspace": "x", "forgotten": []}'):
-            with pytest.raises(DataError, match="list of forgotten people"):
+            with pytest.raises(FairstreamError, match="list of forgotten people"):
                 apply_forgotten(restored, wrong, by="test")
 
 
@@ -265,7 +262,7 @@ def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_complete
     steps = [
         (forgetting, "_rewrite_models"),
         (type(learned.models), "remove"),
-        (forgetting, "_empty_log"),
+        (forgetting, "_empty_logs"),
     ]
     request_forget(learned, [PERSON], by="test")
     for place, name in steps:
@@ -274,7 +271,7 @@ def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_complete
             with pytest.raises(KeyboardInterrupt), learned.updating():
                 complete_forgetting(learned)
         assert lists(learned) == answers
-        assert n_pending(learned) == (0 if name == "_empty_log" else 1)
+        assert n_pending(learned) == (0 if name == "_empty_logs" else 1)
     with learned.updating():
         complete_forgetting(learned)
     assert lists(learned) == answers

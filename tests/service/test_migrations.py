@@ -19,14 +19,11 @@ Maker = Callable[..., Workspace]
 
 def test_the_tables_are_those_of_the_schema(new_workspace: Maker) -> None:
     workspace = new_workspace()
-    with workspace.people() as people:
-        tables = inspect(workspace.engine), inspect(people.engine)
-        is_sqlite = workspace.engine.dialect.name == "sqlite"
-        for table in schema.metadata.tables.values():
-            where = {} if is_sqlite else {"schema": table.schema}
-            columns = tables[table.schema is not None].get_columns(table.name, **where)
-            nullable = {column["name"]: column["nullable"] for column in columns}
-            assert nullable == {column.name: column.nullable for column in table.columns}, table.name
+    tables = inspect(workspace.engine)
+    for table in (*schema.metadata.tables.values(), schema.attributes):
+        columns = tables.get_columns(table.name, schema="people" if table is schema.attributes else None)
+        nullable = {column["name"]: column["nullable"] for column in columns}
+        assert nullable == {column.name: column.nullable for column in table.columns}, table.name
 
 
 @pytest.mark.parametrize("other", ["0005", "0099"])

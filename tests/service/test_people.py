@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
-from sqlalchemy.engine import make_url
-from streams import know, values_of
+from streams import know
 
-from fairstream.errors import DataError, WorkspaceError
+from fairstream.errors import DataError
+from fairstream.service import people
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json, people_from_arrow, people_from_json
 from fairstream.service.people import UsersReceipt
-from fairstream.service.registry import in_service
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 
@@ -37,16 +33,16 @@ def workspace(new_workspace: Maker) -> Workspace:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.tuples(_texts, _texts), max_size=6), max_size=4))
 def test_the_last_value_counts(workspace: Workspace, parts: list[list[tuple[str, str]]]) -> None:
-    with workspace.people() as store:
-        for part in parts:
-            people = people_from_json([{"user_id": user, "value": value} for user, value in part])
-            assert store.put(people) == UsersReceipt(len(dict(part)), 0)
-        expected = dict(pair for part in parts for pair in part)
-        assert store.values_of(list(expected)) == expected
-        assert store.values_of([]) == {}
-        assert store.values().num_rows >= len(expected)
-        assert store.remove(list(expected)) == len(expected)
-        assert store.values_of(list(expected)) == {}
+    store = workspace.people
+    for part in parts:
+        people = people_from_json([{"user_id": user, "value": value} for user, value in part])
+        assert store.put(people) == UsersReceipt(len(dict(part)), 0)
+    expected = dict(pair for part in parts for pair in part)
+    assert store.values_of(list(expected)) == expected
+    assert store.values_of([]) == {}
+    assert store.values().num_rows >= len(expected)
+    assert store.remove(list(expected)) == len(expected)
+    assert store.values_of(list(expected)) == {}
 
 
 def test_only_declared_groups_are_taken() -> None:
@@ -95,44 +91,22 @@ def test_nobody_else_reads_the_folder_whatever_its_mode_was(tmp_path: Path) -> N
 
 
 @pytest.mark.sqlite_only
-def test_who_answers_requests_does_not_open_the_people(workspace: Workspace) -> None:
+def test_groups_are_in_their_own_file(workspace: Workspace) -> None:
     know(workspace, pa.table({"user_id": ["u1"], "value": ["remarkable"]}))
-    in_service(workspace.engine)
-    EventStore(workspace).append(
-        batch_from_json([{"user_id": "u1", "item_id": "i", "time": 1}], workspace.config.limits)
-    )
-    with workspace.engine.connect() as connection:
-        assert [row.name for row in connection.execute(text("PRAGMA database_list"))] == ["main"]
-        opened = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-    assert any("events.sqlite" in name for name in opened)
-    assert not any(str(workspace.folder / "people.sqlite") in name for name in opened)
     files = [path for path in workspace.folder.rglob("*") if path.is_file() and b"remarkable" in path.read_bytes()]
-    assert {path.name for path in files} == {"people.sqlite"}
+    assert {path.name.removesuffix("-wal") for path in files} == {"people.sqlite"}
 
 
-@pytest.fixture
-def with_roles(on_postgres: Workspace) -> Iterator[Workspace]:
-    """A workspace whose service and whose people belong to two roles that may not read each other's tables."""
-    address = make_url((on_postgres.folder / "database").read_text())
-    names = {role: f"{role}_{address.database}" for role in ("shop", "people")}
-    with closing(psycopg.connect(address.render_as_string(hide_password=False), autocommit=True)) as connection:
-        for role in names.values():
-            connection.execute(f"CREATE ROLE {role} LOGIN")
-        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {names['shop']}")
-        connection.execute(f"ALTER SCHEMA people OWNER TO {names['people']}")
-        connection.execute(f"ALTER TABLE people.attributes OWNER TO {names['people']}")
-    for file, role in (("database", "shop"), ("people-database", "people")):
-        url = address.set(username=names[role]).render_as_string(hide_password=False)
-        (on_postgres.folder / file).write_text(url)
-    with Workspace.open(on_postgres.folder) as workspace:
-        yield workspace
+def test_events_are_stored_while_many_users_are_imported(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, batches = EventStore(workspace), []
 
+    def append(_: float) -> None:
+        rows = [{"user_id": "u1", "item_id": "i", "time": len(batches)}]
+        batches.append(store.append(batch_from_json(rows, workspace.config.limits)))
 
-def test_on_postgresql_a_role_of_its_own_may_keep_the_people(with_roles: Workspace) -> None:
-    know(with_roles, pa.table({"user_id": ["u1"], "value": ["m"]}))
-    assert values_of(with_roles).num_rows == 1
-    (with_roles.folder / "people-database").unlink()  # a machine that only serves does not have it
-    with Workspace.open(with_roles.folder) as serving:
-        assert EventStore(serving).last_seq() == 0
-        with serving.people() as people, pytest.raises(WorkspaceError, match="permission denied"):
-            people.values()
+    monkeypatch.setattr(people, "_ROWS_OF_A_TRANSACTION", 2)
+    monkeypatch.setattr(people, "sleep", append)
+    users = pa.table({"user_id": [f"u{n}" for n in range(7)], "value": ["m"] * 7})
+    assert workspace.people.put(users) == UsersReceipt(7, 0)
+    assert [receipt.accepted for receipt in batches] == [1, 1, 1]
+    assert workspace.people.values().num_rows == 7

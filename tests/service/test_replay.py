@@ -15,7 +15,7 @@ import pytest
 from streams import SMALL, know, periods_of, take_in
 
 from fairstream.service import updates
-from fairstream.service.event_store import EventStore, closed_periods, events_of
+from fairstream.service.event_store import EventStore, closed_periods, in_order
 from fairstream.service.gaps import latest_gap
 from fairstream.service.learning import Learning
 from fairstream.service.registry import models
@@ -54,7 +54,7 @@ def test_history_is_replayed_in_periods_of_the_order_of_time(new_workspace: Make
     assert len(periods) == 11
     assert periods[0].n_events == N_EVENTS // 2
     assert store.n_open() == 0
-    tables = [events_of(store, period) for period in periods]
+    tables = [in_order(store.learned(period.first_seq - 1, period.last_seq)) for period in periods]
     assert sum(map(len, tables)) == N_EVENTS
     times = np.concatenate([table["time"].to_numpy() for table in tables])
     assert (np.diff(times) >= 0).all()

@@ -45,12 +45,10 @@ def test_two_schemas_share_nothing(on_postgres: Workspace, address: str, tmp_pat
             assert find_key(other.engine, key) is None
             assert EventStore(other).last_seq() == 0
             assert other.models.names() == set()
-            with other.people() as store:
-                assert store.values().num_rows == 0
+            assert other.people.values().num_rows == 0
             assert verify(other.engine) == len(list(entries(other.engine)))
         assert list_keys(on_postgres.engine) == []
-        with first.people() as store:
-            assert store.values().num_rows == len(people)
+        assert first.people.values().num_rows == len(people)
     with first.engine.connect() as connection:
         schemas = connection.exec_driver_sql(
             "SELECT table_schema FROM information_schema.tables WHERE table_type = 'BASE TABLE' "

@@ -121,12 +121,13 @@ def test_a_missing_secret_is_one_sentence(new_workspace: Maker) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_a_missing_file_of_groups_is_one_sentence_and_is_not_made_anew(new_workspace: Maker) -> None:
-    workspace = new_workspace()
-    (workspace.folder / "people.sqlite").unlink()
-    with pytest.raises(WorkspaceError, match=r"people\.sqlite.* is missing; restore it"):
-        workspace.people()
-    assert not (workspace.folder / "people.sqlite").exists()
+@pytest.mark.parametrize("file", ["events.sqlite", "people.sqlite"])
+def test_a_missing_database_is_one_sentence_and_is_not_made_again(new_workspace: Maker, file: str) -> None:
+    folder = new_workspace().folder
+    (folder / file).unlink()
+    with pytest.raises(WorkspaceError, match="cannot be used: unable to open database"):
+        Workspace.open(folder)
+    assert not (folder / file).exists()
 
 
 @pytest.mark.sqlite_only

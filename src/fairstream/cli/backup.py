@@ -13,6 +13,7 @@ from fairstream.cli.options import Database, Schema, WorkspaceFolder, in_schema
 from fairstream.cli.workspaces import opened, who
 from fairstream.service import backup as backups
 from fairstream.service.doctor import examine
+from fairstream.service.forgetting import forgotten_since
 from fairstream.text import counted
 
 File = Annotated[Path, typer.Argument(metavar="FILE.tar.zst", help="The backup.", show_default=False)]
@@ -41,8 +42,8 @@ def restore(
         str,
         typer.Option(
             metavar="FILE|DIR|none",
-            help="Who was forgotten since the backup: a list of `fairstream forget --hashes`, a `forgotten.log`, or "
-            "the folder of the workspace; `none` if it is certain that nobody was.",
+            help="Who was forgotten since the backup: the folder of the old workspace, or its `forgotten.log`; "
+            "`none` if it is certain that nobody was.",
             show_default=False,
         ),
     ],
@@ -57,7 +58,7 @@ def restore(
     """
     begin, since = time.monotonic(), None
     if forgotten != "none":
-        since = backups.forgotten_since(Path(forgotten))
+        since = forgotten_since(Path(forgotten))
     contents = backups.restore(file, folder, since, database=in_schema(database, schema), by=who())
     output.print(
         f"{folder}: the workspace of {contents.created} with {_words(contents)}, {time.monotonic() - begin:.1f} s."

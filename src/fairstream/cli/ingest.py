@@ -67,9 +67,8 @@ def ingest(
         counts, columns = {}, Columns(user_column, item_column, time_column, kind=kind_column)
         if users is not None:
             receipt, config = UsersReceipt(0, 0), workspace.config
-            with workspace.people() as people:
-                for part in people_from_file(users, columns, group or config.group, config.groups):
-                    receipt = receipt.plus(people.put(part))
+            for part in people_from_file(users, columns, group or config.group, config.groups):
+                receipt = receipt.plus(workspace.people.put(part))
             output.print(f"{users}: {receipt}")
             counts["users"] = vars(receipt)
         store, total, begin = EventStore(workspace), EventsReceipt(0, 0, 0), time.perf_counter()

@@ -107,12 +107,13 @@ def forget(
     pending: Annotated[
         bool, typer.Option("--pending", help="Complete requests made over HTTP or interrupted.")
     ] = False,
-    write_list: Annotated[
-        bool, typer.Option("--hashes", help="Write the hashes of all forgotten people, for --hashes-from.")
-    ] = False,
-    from_list: Annotated[
-        str | None,
-        typer.Option("--hashes-from", metavar="FILE", help="Forget the people of these hashes, in a restored backup."),
+    forgotten: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Who was forgotten since the backup: forget the people of the old workspace, or of its "
+            "`forgotten.log`, again.",
+        ),
     ] = None,
     *,
     output: Output,
@@ -123,20 +124,17 @@ def forget(
     Exits with 4 if an id is unknown, with 5 if models cannot be rewritten yet because an update is running.
     """
     people = _read_ids(users, ids)
-    if sum((bool(people), pending, write_list, from_list is not None)) != 1:
-        raise ConfigurationError("give ids of users or --ids FILE, or one of --pending, --hashes and --hashes-from")
+    if sum((bool(people), pending, forgotten is not None)) != 1:
+        raise ConfigurationError("give ids of users or --ids FILE, or --pending, or --forgotten FILE|DIR")
     unknown = list[str]()
     with opened(folder) as workspace:
-        if write_list:
-            sys.stdout.write(forgetting.forgotten_list(workspace) + "\n")
-            return
         try:
             if people:
                 stored = forgetting.known(workspace, people)
                 unknown = [user_id for user_id in people if user_id not in stored]
                 done = forgetting.forget(workspace, people, by=who())
-            elif from_list is not None:
-                done = forgetting.apply_forgotten(workspace, _read_text(from_list), by=who())
+            elif forgotten is not None:
+                done = forgetting.apply_forgotten(workspace, forgetting.forgotten_since(forgotten), by=who())
             else:
                 with workspace.updating():
                     done = forgetting.complete_forgetting(workspace)

@@ -1,4 +1,4 @@
-"""The audit record of updates and decisions: each entry holds the keyed hash of the one before it.
+"""The audit record of updates and decisions: each entry contains the keyed hash of the one before it.
 
 The key comes from the workspace's secret, so write access to the database alone cannot forge a record that verifies.
 Entries that are missing at the end are found by a hash that was noted elsewhere (`fairstream audit --expect`).
@@ -69,7 +69,7 @@ def entries(engine: Engine, after: int = 0, limit: int | None = None) -> Iterato
 
 
 def verify(engine: Engine, expect: str | None = None) -> int:
-    """Check that every entry is unchanged and in its place; returns the number of entries.
+    """Check that every entry is unchanged and in its place; return the number of entries.
 
     `expect` is a hash that somebody noted before: an entry must have it.
     """

@@ -1,7 +1,7 @@
 """Back up a workspace into one file, and restore it, on either database.
 
-The file is a tar, compressed by Zstandard: `backup.json` with the format, the tables as Arrow parts of one transaction,
-the models' files, the configuration, the secret, and last `checksums.json`, without which nothing is restored.
+The file is a tar, compressed by Zstandard: `backup.json` with the format, the configuration, the secret, the files of
+the models, the tables as parts in Arrow's format, and last `checksums.json`, without which nothing is restored.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import io
 import json
 import os
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,37 +23,24 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from fairstream._version import __version__
-from fairstream.errors import CheckpointError, FairstreamError, WorkspaceError
+from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.files import sibling_tempdir
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import (
-    PEOPLE_FILE,
-    connect,
-    copy_rows,
-    insert_new,
-    latest_revision,
-    people_schema,
-    reachable,
-    select_rows,
-    writing,
-)
+from fairstream.service.database import insert_rows, latest_revision, reachable, select_parts, writing
 from fairstream.service.forgetting import FORGOTTEN_LOG, apply_forgotten, forgotten_list
+from fairstream.service.model_store import insert_files
 from fairstream.service.settings import FILE
-from fairstream.service.workspace import SECRET, Workspace, check_empty, new_database, write_private
+from fairstream.service.workspace import SECRET, Workspace, new_database, new_folder, write_private
 
 FORMAT = 1
 _SUFFIX, _COMPRESSION = ".tar.zst", "zstd"
 _HEAD, _SUMS = "backup.json", "checksums.json"
-_PART_ROWS = 200_000
-_ARROW: tuple[tuple[type[Any], pa.DataType], ...] = (
-    (sa.Boolean, pa.bool_()),
-    (sa.Float, pa.float64()),
-    (sa.Integer, pa.int64()),
-    (sa.JSON, pa.string()),
-    (sa.String, pa.string()),
-)
-_TABLES = {table.name: table for table in schema.metadata.sorted_tables if table is not schema.model_files}
+_TABLES = {
+    table.name: table
+    for table in (*schema.metadata.sorted_tables, schema.attributes)
+    if table is not schema.model_files  # the files themselves are in the backup
+}
 _NUMBERED = [name for name, table in _TABLES.items() if table.autoincrement_column is not None]  # by `seq`
 
 
@@ -79,13 +67,10 @@ def backup(workspace: Workspace, path: Path) -> Contents:
             writer = _Writer(tar)
             with _snapshot(workspace.engine) as connection:
                 writer.add(_HEAD, _json({**head, "sequences": _sequences(connection)}))
+                writer.add(FILE, (workspace.folder / FILE).read_bytes())
+                writer.add(SECRET, workspace.secret)
                 models = tuple(_add_models(workspace, connection, writer))
-                tables = [table for table in _TABLES.values() if table.schema is None]
-                counts = {table.name: _add_table(connection, table, writer) for table in tables}
-            with workspace.people() as people, _snapshot(people.engine) as connection:
-                _add_table(connection, schema.attributes, writer)
-            writer.add(FILE, (workspace.folder / FILE).read_bytes())
-            writer.add(SECRET, workspace.secret)
+                counts = {table.name: _add_table(connection, table, writer) for table in _TABLES.values()}
             writer.add(_SUMS, _json(writer.sums))
         with new.open("rb") as written:
             os.fsync(written.fileno())
@@ -96,48 +81,25 @@ def backup(workspace: Workspace, path: Path) -> Contents:
 def restore(path: Path, folder: Path, forgotten: str | None, *, database: str | None = None, by: str) -> Contents:
     """Make a workspace of a backup in a new folder and, if an address is given, an empty database.
 
-    `forgotten` lists who was forgotten since, a JSON object on each line; they are forgotten again before the
+    `forgotten` lists who was forgotten since, as `apply_forgotten` takes it; they are forgotten again before the
     workspace opens.
     """
-    check_empty(folder)
-    with _as_sentence(path), sibling_tempdir(folder, "restored") as temporary:
-        (made := temporary / "new").mkdir(mode=0o700)
-        (models := temporary / "models").mkdir()
-        with (
-            pa.input_stream(str(path), compression=_COMPRESSION) as file,
-            tarfile.open(mode="r|", fileobj=file) as tar,
-        ):
-            contents = _restore(_files(tar), made, models, database)
-        with Workspace.open(made) as workspace:
-            for model in models.iterdir():
-                with workspace.models.new(model.name) as new:
-                    for part in model.iterdir():
-                        part.replace(new / part.name)
-            with writing(workspace.engine) as connection:
-                record(connection, "restore", {"backup": contents.created, "by": by})
-            for line in (forgotten or "").split():  # each is JSON without blanks
-                apply_forgotten(workspace, line, by=by)
-            write_private(made / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
-        made.replace(folder)
-    return contents
-
-
-def forgotten_since(place: Path) -> str:
-    """Return who was forgotten by a list of `fairstream forget --hashes`, or by the folder of the workspace."""
-    if not place.is_dir():
-        try:
-            return place.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise WorkspaceError(f"{place} cannot be read: {error}") from None
-    log = place / FORGOTTEN_LOG
-    lines = [log.read_text()] if log.exists() else []
     try:
-        with Workspace.open(place) as workspace, reachable(workspace.engine):
-            lines.append(forgotten_list(workspace))
-    except (FairstreamError, OSError):
-        if not lines:
-            raise
-    return "\n".join(lines)
+        with new_folder(folder) as new:
+            with (
+                pa.input_stream(str(path), compression=_COMPRESSION) as file,
+                tarfile.open(mode="r|", fileobj=file) as tar,
+            ):
+                contents = _restore(_files(tar), new, database)
+            with Workspace.open(new) as workspace:
+                with writing(workspace.engine) as connection:
+                    record(connection, "restore", {"backup": contents.created, "by": by})
+                if forgotten is not None:
+                    apply_forgotten(workspace, forgotten, by=by)
+                write_private(new / FORGOTTEN_LOG, (forgotten_list(workspace) + "\n").encode())
+        return contents
+    except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
+        raise WorkspaceError(f"{path} cannot be restored: {error}") from None
 
 
 class _Writer:
@@ -168,31 +130,25 @@ def _files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     raise WorkspaceError("the backup is not complete: its end is missing")
 
 
-def _restore(files: Iterator[tuple[str, bytes]], folder: Path, models: Path, database: str | None) -> Contents:
+def _restore(files: Iterator[tuple[str, bytes]], folder: Path, database: str | None) -> Contents:
     head = _checked_head(*next(files, ("", b"")))
-    with ExitStack() as stack:
-        engine = stack.enter_context(new_database(folder, database))
-        connection = of_people = stack.enter_context(writing(engine))  # one transaction: everything or nothing
-        if database is None:
-            people = connect(folder / PEOPLE_FILE)
-            stack.callback(people.dispose)
-            of_people = stack.enter_context(writing(people))
-        counts, others = dict.fromkeys(_TABLES, 0), dict[str, bytes]()
+    n_rows, models = Counter[str](), set[Path]()
+    with new_database(folder, database) as engine, writing(engine) as connection:  # everything or nothing
         for name, content in files:
-            kind, _, rest = name.partition("/")
-            if kind == "tables":
-                table = _TABLES[rest.partition("/")[0]]
-                target = connection if table.schema is None else of_people
-                counts[table.name] += _insert(target, table, pa.ipc.open_stream(content).read_all())
-            elif kind == "models":
-                (models / rest).parent.mkdir(exist_ok=True)
-                (models / rest).write_bytes(content)
-            else:
-                others[name] = content
+            path = folder / name
+            if name.startswith("tables/"):
+                table = _TABLES[path.parent.name]
+                n_rows[table.name] += _insert(connection, table, pa.ipc.open_stream(content).read_all())
+                continue
+            if name.startswith("models/"):
+                models.add(path.parent)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(path, content)
+        if database is not None:
+            for model in models:
+                insert_files(connection, model.name, model)
         _set_sequences(connection, head["sequences"])
-    for name in (SECRET, FILE):
-        write_private(folder / name, others[name])
-    return Contents(head["created"], counts["events"], tuple(sorted(model.name for model in models.iterdir())))
+    return Contents(head["created"], n_rows[schema.events.name], tuple(sorted(model.name for model in models)))
 
 
 def _checked_head(name: str, content: bytes) -> dict[str, Any]:
@@ -208,14 +164,6 @@ def _checked_head(name: str, content: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def _as_sentence(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, tarfile.TarError, pa.ArrowInvalid, ValueError, KeyError) as error:
-        raise WorkspaceError(f"{path} cannot be restored: {error}") from None
-
-
-@contextmanager
 def _snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that sees the database as it is now, whatever others write meanwhile."""
     options = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
@@ -227,45 +175,27 @@ def _snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 def _add_table(connection: sa.Connection, table: sa.Table, writer: _Writer) -> int:
     """Write a table in parts; return the number of its rows."""
-    columns = pa.schema([(column.name, _arrow_type(column)) for column in table.c])
-    n_rows = 0
-    for part, query in enumerate(_queries(connection, table)):
-        rows = select_rows(connection, query, columns)
+    n_rows, query = 0, sa.select(*map(_as_stored, table.c)).order_by(*table.primary_key)
+    for part, rows in enumerate(select_parts(connection, query)):
         memory = pa.BufferOutputStream()
-        with pa.ipc.new_stream(memory, columns) as stream:
-            stream.write_table(rows)
+        with pa.ipc.new_stream(memory, rows.schema) as stream:
+            stream.write_batch(rows)
         writer.add(f"tables/{table.name}/{part:06}.arrow", memory.getvalue())
         n_rows += len(rows)
     return n_rows
 
 
-def _queries(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
-    """Yield the statements that read a table; one that grows without end is read in parts."""
-    name, names = _name(connection, table), ", ".join(column.name for column in table.c)
-    select, order = f"SELECT {names} FROM {name}", ", ".join(column.name for column in table.primary_key)  # noqa: S608
-    if order != "seq":
-        yield f"{select} ORDER BY {order}"
-        return
-    last = connection.exec_driver_sql(f"SELECT max(seq) FROM {name}").scalar() or 0  # noqa: S608
-    for start in range(0, last, _PART_ROWS):
-        yield f"{select} WHERE seq > {start} AND seq <= {start + _PART_ROWS} ORDER BY seq"
+def _as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Return a column in the one form that both databases read: truth values as numbers, JSON as text."""
+    kind = {sa.Boolean: sa.Integer, sa.JSON: sa.Text}.get(type(column.type))
+    return column if kind is None else sa.cast(column, kind).label(column.name)
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: pa.Table) -> int:
-    on_postgres = connection.dialect.name == "postgresql"
-    (copy_rows if on_postgres else insert_new)(connection, _name(connection, table), rows)
-    if table is schema.events and not on_postgres:
-        insert_new(connection, schema.events_of_user.name, rows.select(["user_id", "seq"]))
+    insert_rows(connection, table, rows)
+    if table is schema.events and connection.dialect.name == "sqlite":
+        insert_rows(connection, schema.events_of_user, rows.select(["user_id", "seq"]))
     return len(rows)
-
-
-def _name(connection: sa.Connection, table: sa.Table) -> str:
-    where = None if table.schema is None else people_schema(connection)
-    return table.name if where is None else f"{where}.{table.name}"
-
-
-def _arrow_type(column: sa.Column[Any]) -> pa.DataType:
-    return next(arrow for kind, arrow in _ARROW if isinstance(column.type, kind))
 
 
 def _add_models(workspace: Workspace, connection: sa.Connection, writer: _Writer) -> Iterator[str]:

@@ -85,8 +85,7 @@ class Candidates:
         self._replay: PeriodReplay | None = None
         self.parent: Model | None = None
         self.note: str | None = None  # why the candidate does not descend from the model in service, if so
-        with workspace.people() as people:
-            self._people = people.values().rename_columns(["user_id", self._config.group])
+        self._people = workspace.people.values().rename_columns(["user_id", self._config.group])
         values = self._people[self._config.group].combine_chunks()
         self.names = group_names(values, self._config, workspace.secret)
         """The groups, whoever has events."""

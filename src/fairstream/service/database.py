@@ -16,47 +16,49 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.csv
-from sqlalchemy import Column, Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Column, Connection, Engine, Select, Table, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from fairstream.data.reading import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.schema import PEOPLE, changes
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
-OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has its own
+OF_SCHEMA = "hashtext(current_schema())"  # the second number of PostgreSQL's locks: each schema has separate ones
 _WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
+PAUSE_SECONDS = 0.15  # between two long transactions: SQLite lets a writer that waits sleep for less
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
-_BLOCK_BYTES = 64 << 20
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class DatabaseUnavailableError(WorkspaceError):
-    """The database cannot be used: it is away, or refuses a statement."""
+    """The database is unreachable or refuses a statement."""
 
 
 class DatabaseDownError(DatabaseUnavailableError):
-    """The database cannot be reached, is locked, does not answer or cannot be written to, whatever is asked of it."""
+    """The database is unreachable, locked, frozen or read-only: no statement would succeed."""
 
 
 def now() -> int:
-    """The clock, in microseconds since 1970."""
+    """Return the time of this machine, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def now_of(connection: Connection) -> int:
-    """The clock of the database, which all machines share; with SQLite that of this one."""
+    """Return the time of the database's clock, which all machines share; SQLite has that of this machine."""
     if connection.dialect.name != "postgresql":
         return now()
     return int(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp()) * 1000000").scalar_one())
 
 
 def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -> Engine:
-    """SQLite in the file, or PostgreSQL at a `postgresql://` address, whose statements are short for requests."""
+    """Connect to SQLite in a file, or to PostgreSQL at a `postgresql://` address.
+
+    `for_requests` limits how long PostgreSQL may take.
+    """
     if url is None:
         return _sqlite(file)
     try:
@@ -71,32 +73,50 @@ def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -
 
 
 def _sqlite(file: Path) -> Engine:
-    # The next writer takes the connection that wrote last, whose cache is warm.
-    waits = {"connect_args": {"timeout": _WAIT_SECONDS}, "pool_timeout": _WAIT_SECONDS}
     is_read_only = file.exists() and not os.access(file.parent, os.W_OK)
-    address = f"file:{quote(str(file))}?mode=ro&uri=true" if is_read_only else str(file)
-    log = file.with_name(f"{file.name}-wal")
-    if is_read_only and not (log.exists() and log.stat().st_size):
-        address += "&immutable=1"  # else SQLite wants to write a file beside it
-    engine = create_engine(f"sqlite:///{address}", **waits, pool_use_lifo=True, json_serializer=canonical)
 
-    @event.listens_for(engine, "connect")
-    def _begin(connection: sqlite3.Connection, _: Any) -> None:
-        connection.isolation_level = None  # transactions are begun below, not by the driver
+    def _connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            _uri(file, is_read_only), uri=True, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
+        )
+        try:
+            connection.execute(f"ATTACH DATABASE ? AS {PEOPLE}", (_uri(file.with_name(PEOPLE_FILE), is_read_only),))
+        except sqlite3.Error:
+            connection.close()
+            raise
         if is_read_only:
-            return
+            return connection
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
+        for name in ("main", PEOPLE):
+            connection.execute(f"PRAGMA {name}.synchronous = FULL")  # a commit that was answered survives a power cut
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    engine = create_engine(
+        f"sqlite:///{file}",
+        creator=_connect,
+        pool_timeout=_WAIT_SECONDS,
+        pool_use_lifo=True,  # the next writer takes the connection that wrote last, whose cache is warm
+        json_serializer=canonical,
+        execution_options={"people_schema": PEOPLE},
+    )
 
     @event.listens_for(engine, "begin")
     def _transaction(connection: Any) -> None:
-        # A reader that becomes a writer half way would be refused; one that begins as a writer waits.
+        # SQLite refuses a reader that becomes a writer; one that begins as a writer waits.
         wants_to_write = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if wants_to_write else "BEGIN")
 
     return engine
+
+
+def _uri(file: Path, is_read_only: bool) -> str:
+    address = f"file:{quote(str(file))}?mode={'ro' if is_read_only else 'rw'}"
+    log = file.with_name(f"{file.name}-wal")
+    if is_read_only and not (log.exists() and log.stat().st_size):
+        address += "&immutable=1"  # otherwise SQLite wants to write a file beside it
+    return address
 
 
 def read_text(path: Path) -> str:
@@ -105,12 +125,6 @@ def read_text(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def people_schema(engine: Engine | Connection) -> str | None:
-    """Return the schema of people's groups; None on SQLite, where they have a file."""
-    schemas: dict[str, str | None] = engine.get_execution_options().get("schema_translate_map", {})
-    return schemas.get(PEOPLE)
 
 
 @contextmanager
@@ -122,7 +136,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes: all of it or nothing."""
+    """Begin a transaction that writes; it commits at the end, and rolls back after an error."""
     with reachable(engine), engine.connect().execution_options(writes=True) as connection, connection.begin():
         yield connection
 
@@ -136,13 +150,13 @@ def upgrade(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     with reachable(engine), engine.connect() as connection:
-        if engine.dialect.name == "sqlite":  # only migrations see both files
+        if engine.dialect.name == "sqlite":
             driver: Any = connection.connection.driver_connection
-            driver.execute("ATTACH DATABASE ? AS people", (str(Path(str(engine.url.database)).with_name(PEOPLE_FILE)),))
             driver.execute("PRAGMA foreign_keys = OFF")  # Alembic changes a table by replacing it
             connection.detach()
         else:
-            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {engine.get_execution_options()['schema']}")
+            for name in ("schema", "people_schema"):
+                connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {engine.get_execution_options()[name]}")
             connection.commit()
         config.attributes["connection"] = connection
         try:
@@ -180,7 +194,7 @@ def need_current(engine: Engine) -> None:
 
 @contextmanager
 def reachable(engine: Engine) -> Iterator[None]:
-    """Say in a sentence that the database cannot be reached."""
+    """Raise errors of the database as a `DatabaseUnavailableError` of one sentence."""
     try:
         yield
     except (DBAPIError, PoolTimeoutError) as error:
@@ -208,81 +222,51 @@ def add_to(connection: Connection, counter: Column[int], name: str, n: int) -> i
 
 
 def canonical(value: Any) -> str:
-    """One way to write a value; NaN is not JSON."""
+    """Return the only JSON text of a value; NaN is an error."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def select_rows(connection: Connection, query: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a query, which holds its parameters already, as a table."""
-    select = _postgres_select if connection.dialect.name == "postgresql" else _sqlite_select
-    with driver_of(connection) as raw:
-        return select(raw, query, schema)
+def select_rows(connection: Connection, query: Select[Any]) -> pa.Table:
+    """Return the rows of a query as a table: numbers as 64 bits, everything else as text."""
+    return pa.Table.from_batches(select_parts(connection, query), _schema_of(query))
 
 
-@contextmanager
-def driver_of(connection: Connection) -> Iterator[Any]:
-    """The driver's own connection; what it raises becomes what SQLAlchemy would have made of it."""
-    dbapi = connection.dialect.loaded_dbapi
-    try:
-        yield connection.connection.driver_connection
-    except dbapi.Error as error:
-        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=connection.dialect) from None
+def select_parts(connection: Connection, query: Select[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in parts."""
+    schema = _schema_of(query)
+    for part in connection.execute(query, execution_options={"yield_per": _ROWS_OF_A_READ}).partitions():
+        yield pa.record_batch(list(zip(*part, strict=True)), schema)
 
 
-def _sqlite_select(raw: sqlite3.Connection, query: str, schema: pa.Schema) -> pa.Table:
-    cursor = raw.execute(query)
-    parts, booleans = [], [place for place, field in enumerate(schema) if pa.types.is_boolean(field.type)]
-    while rows := cursor.fetchmany(_ROWS_OF_A_READ):
-        columns = list(zip(*rows, strict=True))
-        for place in booleans:  # SQLite has numbers
-            columns[place] = tuple(None if value is None else bool(value) for value in columns[place])
-        parts.append(pa.record_batch(columns, schema=schema))
-    return pa.Table.from_batches(parts, schema)
+def _schema_of(query: Select[Any]) -> pa.Schema:
+    types = {int: pa.int64(), float: pa.float64()}
+    return pa.schema(
+        [(column.name, types.get(column.type.python_type, pa.string())) for column in query.selected_columns]
+    )
 
 
-def insert_new(connection: Connection, into: str, rows: pa.Table) -> int:
-    """SQLite: insert the rows that conflict with none in the table, in their order; return how many they were.
+def insert_rows(connection: Connection, table: Table, rows: pa.Table) -> None:
+    """Insert rows in their order; a conflict is an error."""
+    (_copy if connection.dialect.name == "postgresql" else _insert)(connection, table.name, rows)
 
-    A statement of many rows takes half of the time of one for each row.
-    """
+
+def _insert(connection: Connection, into: str, rows: pa.Table) -> None:
+    """Insert many rows with each statement, which takes half of the time of a statement for each row."""
     names, one = ",".join(rows.column_names), f"({','.join('?' * rows.num_columns)})"
-    with driver_of(connection) as raw:
-        before: int = raw.total_changes
-        for start in range(0, len(rows), _ROWS_OF_A_STATEMENT):
-            part = rows.slice(start, _ROWS_OF_A_STATEMENT)
-            values = chain.from_iterable(zip(*(column.to_pylist() for column in part.columns), strict=True))
-            statement = f"INSERT INTO {into} ({names}) VALUES {','.join([one] * len(part))} ON CONFLICT DO NOTHING"  # noqa: S608
-            raw.execute(statement, tuple(values))
-        return int(raw.total_changes) - before
+    for start in range(0, len(rows), _ROWS_OF_A_STATEMENT):
+        part = rows.slice(start, _ROWS_OF_A_STATEMENT)
+        values = chain.from_iterable(zip(*(column.to_pylist() for column in part.columns), strict=True))
+        statement = f"INSERT INTO {into} ({names}) VALUES {','.join([one] * len(part))}"  # noqa: S608
+        connection.exec_driver_sql(statement, tuple(values))
 
 
-def copy_rows(connection: Connection, into: str, rows: pa.Table) -> int:
-    """PostgreSQL: insert rows; a conflict is an error."""
-    lines = io.BytesIO()
+def _copy(connection: Connection, into: str, rows: pa.Table) -> None:
+    lines, dbapi = io.BytesIO(), connection.dialect.loaded_dbapi
     pyarrow.csv.write_csv(rows, lines, pyarrow.csv.WriteOptions(include_header=False))
     statement = f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)"
-    with driver_of(connection) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(lines.getbuffer())
-    return len(rows)
-
-
-def _postgres_select(raw: Any, query: str, schema: pa.Schema) -> pa.Table:
-    with raw.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy:
-        lines = native_reader(copy)
-    if not lines.size():
-        return schema.empty_table()
-    size = lines.size()
-    return pyarrow.csv.read_csv(
-        lines,
-        # A row must not be longer than a block; a text may have several lines.
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=min(size, _BLOCK_BYTES)),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=schema,
-            null_values=[""],  # PostgreSQL writes an empty text as ""
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            true_values=["t"],
-            false_values=["f"],
-        ),
-    )
+    try:
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.write(lines.getbuffer())
+    except dbapi.Error as error:  # as SQLAlchemy raises it
+        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=connection.dialect) from None

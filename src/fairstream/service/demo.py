@@ -46,9 +46,8 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
     plain = replace(workspace, config=workspace.config.with_options(learning=learning.without_lever()))
-    with workspace.people() as people:
-        users = pa.table({"user_id": _named("u", stream.users["user_id"]), "value": stream.users["community"]})
-        people.put(people_from_arrow(users))
+    users = pa.table({"user_id": _named("u", stream.users["user_id"]), "value": stream.users["community"]})
+    workspace.people.put(people_from_arrow(users))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits, workspace.config.events))

@@ -1,8 +1,8 @@
-"""The events of a workspace: each once, in the order of arrival, and by period.
+"""The events of a workspace: each is stored once, in the order of arrival.
 
-An event belongs to the period that is open when it arrives, whatever its own time. Inside a period events are ordered
-by time. Some of them are held out (see `hold_out`): they judge the candidate that has learned the others, and are
-learned with the next period.
+An event belongs to the period that is open when it arrives, whatever its own time. An update orders the events of a
+period by time and holds some out (see `hold_out`): they judge the candidate that has learned the others, and the next
+update learns them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, update
 
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import OF_SCHEMA, add_to, copy_rows, insert_new, now, reading, select_rows, writing
+from fairstream.service.database import (
+    OF_SCHEMA,
+    PAUSE_SECONDS,
+    add_to,
+    canonical,
+    insert_rows,
+    now,
+    reading,
+    select_rows,
+    writing,
+)
 from fairstream.service.hold_out import Split, split
 from fairstream.service.people import forgotten_until, in_parts
 from fairstream.service.records import Period
@@ -29,16 +39,16 @@ from fairstream.service.schema import events, events_of_user, of_users, open_eve
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
-_READ = pa.schema(
-    {"seq": pa.int64(), "user_id": pa.string(), "item_id": pa.string(), "time": pa.int64(), "kind": pa.string()}
-)
+_COLUMNS = (events.c.seq, events.c.user_id, events.c.item_id, events.c.time, events.c.kind)
 _ROWS_OF_A_PART = 1_000_000
 _WRITERS = 0x66616972  # the number of PostgreSQL's lock that writers of events hold, one after the other
-_KNOWN = "SELECT event_id FROM events WHERE event_id = ANY ((SELECT string_to_array(%s, chr(10)))::text[])"
+_KNOWN = {  # which of a JSON list of ids are stored: a look at the index for each, no join
+    "postgresql": "SELECT event_id FROM events WHERE event_id = ANY (ARRAY(SELECT json_array_elements_text(%s::json)))",
+    "sqlite": "SELECT value FROM json_each(?) WHERE value IN (SELECT event_id FROM events)",
+}
 _KNOWN_AT_ONCE = 100_000  # ids in no order: twice as fast as ten statements; more would take much memory
 _SQLITE_CACHE_KIB = 32 << 10  # of a connection that has written events; with more, ids in no order are no faster
 _PRUNED_AT_ONCE = 5_000  # few: an update has a low priority and must not hold the lock of writers for seconds
-PAUSE_SECONDS = 0.15  # between two parts: longer than SQLite lets a writer that waits sleep before it looks again
 _FULL = 0.9
 _DAY = 86_400_000_000
 
@@ -87,12 +97,16 @@ class EventStore:
 
     def _insert(self, connection: Connection, batch: pa.Table) -> EventsReceipt:
         rows = self._without_forgotten(connection, batch)
-        insert = _insert_new if connection.dialect.name == "postgresql" else _insert_each
-        accepted = insert(connection, rows)
-        return EventsReceipt(accepted, len(rows) - accepted, len(batch) - len(rows))
+        new, before = _without_known(connection, rows), last_seq(connection)
+        insert_rows(connection, events, new)
+        if connection.dialect.name == "sqlite":
+            added = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
+            in_order = added.order_by(events.c.user_id, events.c.seq)
+            connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))
+        return EventsReceipt(len(new), len(rows) - len(new), len(batch) - len(rows))
 
     def n_open(self) -> int:
-        """How many events wait for the next update; gaps in their numbers count, too."""
+        """Return how many events wait for the next update; gaps in their numbers count, too."""
         with reading(self._engine) as connection:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
             return max(0, last_seq(connection) - closed)
@@ -104,46 +118,45 @@ class EventStore:
             return dict(connection.execute(select(open_events)).all()), connection.scalar(valid) or 0
 
     def pairs_of(self, kinds: Collection[str], until: int) -> list[tuple[str, str]]:
-        """The users and items of all events of some kinds."""
-        these, pairs = (
-            select(events.c.user_id, events.c.item_id).where(events.c.kind.in_(kinds)),
-            list[tuple[str, str]](),
-        )
-        for start in range(0, until, _ROWS_OF_A_PART):  # a server that ends slow statements ends none of these
-            part = these.where(events.c.seq > start, events.c.seq <= min(until, start + _ROWS_OF_A_PART))
+        """Return the users and items of all events of some kinds up to a number."""
+        query = select(events.c.user_id, events.c.item_id).where(events.c.kind.in_(kinds))
+        pairs = list[tuple[str, str]]()
+        for start in range(0, until, _ROWS_OF_A_PART):  # each part ends before the server would end the statement
+            part = query.where(events.c.seq > start, events.c.seq <= min(until, start + _ROWS_OF_A_PART))
             with reading(self._engine) as connection:
                 pairs += [(row.user_id, row.item_id) for row in connection.execute(part)]
         return pairs
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
-        """The columns of `_READ` of the events with after < seq <= until, by seq; the first `limit` of them."""
-        end = "" if until is None else f" AND seq <= {int(until)}"
-        most = "" if limit is None else f" LIMIT {int(limit)}"
-        query = f"SELECT {', '.join(_READ.names)} FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
+        """Return the events with after < seq <= until, by seq; the first `limit` of them."""
+        query = select(*_COLUMNS).where(events.c.seq > after).order_by(events.c.seq).limit(limit)
+        if until is not None:
+            query = query.where(events.c.seq <= until)
         with reading(self._engine) as connection:
-            return select_rows(connection, query, _READ)
+            return select_rows(connection, query)
 
     def learned(self, after: int, until: int) -> pa.Table:
-        """The same of the kinds that models learn."""
+        """Return the events with after < seq <= until of the kinds that models learn."""
         events = self.read(after, until)
         return events.filter(pc.is_in(events["kind"], self._learned))
 
     def parts(self) -> Iterator[pa.Table]:
+        """Yield all events, a million at a time."""
         after = 0
         while len(part := self.read(after, limit=_ROWS_OF_A_PART)):
             yield part
             after = part["seq"][-1].as_py()
 
     def last_seq(self) -> int:
-        """The number of the last event, 0 where there is none.
+        """Return the number of the last event, 0 if there is none.
 
-        No event with a smaller one can still appear: writers wait for each other before they are given numbers.
+        No event with a smaller number appears later: only one transaction at a time takes numbers.
         """
         with reading(self._engine) as connection:
             return last_seq(connection)
 
     def items_of(self, user_id: str) -> list[str]:
-        """The items that a user has had, the first time of each counting."""
+        """Return the items of a user's events, each once, in the order of the first events."""
         query = select(events.c.item_id).where(of_users(self._engine.dialect, [user_id])).order_by(events.c.seq)
         with reading(self._engine) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
@@ -160,12 +173,12 @@ class EventStore:
 
 
 def is_full(n_open: int, limits: Limits) -> bool:
-    """Whether so many events wait that ingest refuses more, or may soon: a tenth is left for one large batch."""
+    """Return whether ingest refuses more events, or may soon: a tenth is left for one large batch."""
     return n_open >= _FULL * limits.max_open_events
 
 
 def close_by_key(connection: Connection, closed: Mapping[str, int]) -> None:
-    """Count the events of each key no more that a period has closed."""
+    """Subtract the events of a closed period from the counts of their keys."""
     for key, n in closed.items():
         left = case((open_events.c.n > n, open_events.c.n - n), else_=0)
         connection.execute(update(open_events).where(open_events.c.key == key).values(n=left))
@@ -174,10 +187,10 @@ def close_by_key(connection: Connection, closed: Mapping[str, int]) -> None:
 def one_writer(connection: Connection) -> None:
     """Let one transaction at a time write or delete events."""
     if connection.dialect.name == "postgresql":
-        # Many events take long to copy; the connection itself notices a server that stops answering.
+        # Copying many events takes long; `BoundedConnection` notices a server that stops answering.
         lock = f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})"
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; {lock}")
-    else:  # a transaction that writes is alone anyway; it needs only room to work in
+    else:  # a transaction that writes is alone anyway; it needs only memory
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 
 
@@ -186,34 +199,18 @@ def last_seq(connection: Connection) -> int:
     return connection.scalar(select(func.max(events.c.seq))) or 0
 
 
-def _insert_new(connection: Connection, rows: pa.Table) -> int:
-    """PostgreSQL: look up which events are there already, and add the others without looking at each.
-
-    Other writers wait, so that nothing comes in between.
-    """
+def _without_known(connection: Connection, rows: pa.Table) -> pa.Table:
+    """Drop events that are stored, and all but the first with the same id; other writers wait meanwhile."""
     ids = rows["event_id"].combine_chunks().dictionary_encode()
-    if len(ids.dictionary) < len(ids):  # some are there twice; the dictionary has the order of the first ones
+    if len(ids.dictionary) < len(ids):  # the dictionary has the order of the first ones
         rows = rows.take(np.unique(ids.indices, return_index=True)[1])
-    # The server takes any list for a short one, and would compare each event of a small table with all of its ids.
-    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    if connection.dialect.name == "postgresql":
+        # The server takes any list for a short one, and would compare each event of a small table with all of its ids.
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     known: list[str] = []
     for part in in_parts(ids.dictionary.to_pylist(), _KNOWN_AT_ONCE):
-        known += connection.exec_driver_sql(_KNOWN, ("\n".join(part),)).scalars()  # ids hold no control characters
-    if known:
-        rows = rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string()))))
-    return copy_rows(connection, "events", rows)
-
-
-def _insert_each(connection: Connection, rows: pa.Table) -> int:
-    before = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'events'").scalar() or 0
-    accepted = insert_new(connection, "events", rows)
-    new = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
-    in_order = new.order_by(events.c.user_id, events.c.seq)
-    connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))
-    if accepted < len(rows):  # those used up numbers, and a stream sent again and again would look like a flood
-        last = max(before, last_seq(connection))  # a number of an event that has been deleted since stays used
-        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (last,))
-    return accepted
+        known += connection.exec_driver_sql(_KNOWN[connection.dialect.name], (canonical(part),)).scalars()
+    return rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string())))) if known else rows
 
 
 def prune(workspace: Workspace) -> int:
@@ -252,9 +249,9 @@ def prune(workspace: Workspace) -> int:
 def closed_periods(
     engine: Engine, *, after: int | None = None, before: int | None = None, limit: int | None = None
 ) -> list[Period]:
-    """All of them, or up to `limit`: the first ones after a period, else the last ones; the earliest first."""
-    t = schema.periods.c.t
-    page = select(schema.periods).order_by(t if after is not None else t.desc()).limit(limit)
+    """Return closed periods, the earliest first: up to `limit`, the first ones after a period, else the last ones."""
+    t = periods.c.t
+    page = select(periods).order_by(t if after is not None else t.desc()).limit(limit)
     if after is not None:
         page = page.where(t > after)
     if before is not None:
@@ -269,11 +266,6 @@ def in_order(events: pa.Table) -> pa.Table:
     return events.sort_by([("time", "ascending"), ("seq", "ascending")])
 
 
-def events_of(store: EventStore, period: Period) -> pa.Table:
-    """A closed period's events, in order, without those of users forgotten since."""
-    return in_order(store.learned(period.first_seq - 1, period.last_seq))
-
-
 def split_events(workspace: Workspace, events: pa.Table, t: int, held_out: float, max_of_user: int) -> Split:
     """Split the events of period t, in order, into learned and held-out ones."""
     key = hmac.digest(workspace.secret, f"hold out {t}".encode(), "sha256")
@@ -281,6 +273,6 @@ def split_events(workspace: Workspace, events: pa.Table, t: int, held_out: float
 
 
 def split_of(workspace: Workspace, period: Period) -> Split:
-    """The events of a closed period that its own model has learned, and those that it has not."""
-    events = events_of(EventStore(workspace), period)
+    """Split the events of a closed period, without those of users forgotten since, as its update did."""
+    events = in_order(EventStore(workspace).learned(period.first_seq - 1, period.last_seq))
     return split_events(workspace, events, period.t, period.held_out, period.max_of_user)

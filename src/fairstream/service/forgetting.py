@@ -1,19 +1,22 @@
 """Forget people: events, attributes and rows, in every table and every model.
 
-A request is one short transaction: it deletes the person's rows from the tables of the service, and a replay does not
-bring them back. Completing it takes the lock for updating and longer: it removes the attribute, rewrites every model
-that knows the person under another name, and switches to the new ones in one transaction. Killed at any moment, the
-model in service is whole and the request pending; completing it again finishes the work.
+A request is one short transaction: it deletes the person's rows, and a replay does not bring them back. Completing it
+takes the lock for updating: it removes the attribute, rewrites every model that knows the person under another name,
+and switches to the new models in one transaction. If the process is killed, the model in service is whole and the
+request stays pending.
 
-A keyed hash of the id and a time remain: events after it are those of a new person.
+A keyed hash of the id and a time remain: later events are those of a new person.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,25 +24,21 @@ import pyarrow.compute as pc
 from pydantic import Field
 from sqlalchemy import ColumnElement, Dialect, Engine, Table, delete, func, insert, select, update
 
-from fairstream.errors import CheckpointError, DataError
+from fairstream.errors import CheckpointError, DataError, FairstreamError, WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import bump, canonical, driver_of, now, reading, writing
+from fairstream.service.database import EVENTS_FILE, PEOPLE_FILE, bump, canonical, now, read_text, reading, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.model_store import folder_hash
-from fairstream.service.people import PeopleStore, digests, in_parts
+from fairstream.service.people import digests, in_parts
 from fairstream.service.records import Model, Record, Time, UnknownIdError, from_microseconds
 from fairstream.service.registry import deciding, tidy
 from fairstream.service.workspace import Workspace
 
 FORGOTTEN_LOG = "forgotten.log"  # who was forgotten, as hashes, in the workspace's folder
 _requests = schema.forgotten
-_TABLES = [
-    table
-    for table in schema.metadata.sorted_tables
-    if "user_id" in table.c and table.schema is None and table is not _requests
-]
-"""What names people, apart from the attributes."""
+_TABLES = [table for table in schema.metadata.sorted_tables if "user_id" in table.c and table is not _requests]
+"""The tables with ids of people, apart from the groups."""
 
 
 class Request(Record):
@@ -82,22 +81,20 @@ def complete_forgetting(workspace: Workspace) -> Forgotten:
     pending = select(_requests.c.digest, _requests.c.user_id).where(_requests.c.completed.is_(None))
     with reading(workspace.engine) as connection:
         names = dict(connection.execute(pending).all())
-    with workspace.people() as people:
-        done = _complete(workspace, people, names) if names else Forgotten(0)
-        for engine in (workspace.engine, people.engine):
-            _empty_log(engine)  # also where nothing is pending: a process may have been killed
-    return done
+    removed = _complete(workspace, names) if names else Forgotten(0)
+    _empty_logs(workspace)  # also if nothing is pending: a process may have been killed
+    return removed
 
 
-def _complete(workspace: Workspace, people: PeopleStore, names: Mapping[str, str]) -> Forgotten:
-    n_attributes = people.remove(names.values())
-    rewritten, damaged = _rewrite_models(workspace, people, names.values())
+def _complete(workspace: Workspace, names: Mapping[str, str]) -> Forgotten:
+    n_attributes = workspace.people.remove(names.values())
+    rewritten, damaged = _rewrite_models(workspace, names.values())
     with writing(workspace.engine) as connection:
         for part in in_parts(list(names.values())):  # an update that has read the events may have stored tests
             connection.execute(delete(schema.tested_users).where(schema.tested_users.c.user_id.in_(part)))
         for part in in_parts(list(names)):
-            done = update(_requests).where(_requests.c.digest.in_(part))
-            connection.execute(done.values(user_id=None, completed=now()))
+            completed = update(_requests).where(_requests.c.digest.in_(part))
+            connection.execute(completed.values(user_id=None, completed=now()))
         record(connection, "forgotten", {"users": sorted(names), "models": rewritten, "damaged": damaged})
     return Forgotten(len(names), 0, n_attributes, tuple(rewritten), tuple(damaged))
 
@@ -126,15 +123,14 @@ def pending_requests(engine: Engine) -> tuple[int, int | None]:
 
 def known(workspace: Workspace, user_ids: Collection[str]) -> set[str]:
     """Return the ids about which something is stored."""
-    found: set[str] = set()
+    stored: set[str] = set()
     with reading(workspace.engine) as connection:
         for part in in_parts(list(user_ids)):
             for table in _TABLES:
                 theirs = _of_users(table, connection.dialect, part)
-                found.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
-    with workspace.people() as people:
-        found.update(people.values_of(user_ids))
-    return found.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
+                stored.update(connection.scalars(select(table.c.user_id).where(theirs).distinct()))
+    stored.update(workspace.people.values_of(user_ids))
+    return stored.union(*(ids or () for _, ids in _known_to_models(workspace, user_ids)))
 
 
 def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
@@ -148,8 +144,7 @@ def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
             document[table.name] = rows
             for row in rows if "time" in table.c else ():
                 row["time"] = from_microseconds(row["time"]).isoformat()
-    with workspace.people() as people:
-        value = people.values_of([user_id]).get(user_id)
+    value = workspace.people.values_of([user_id]).get(user_id)
     document["attribute"] = {} if value is None else {workspace.config.group: value}
     document["models"] = [model.id for model, ids in _known_to_models(workspace, [user_id]) if ids]
     return document if any(list(document.values())[1:]) else None
@@ -159,19 +154,36 @@ def forgotten_list(workspace: Workspace) -> str:
     """Return who was forgotten, as hashes, for `apply_forgotten` in a restored backup."""
     query = select(_requests.c.digest, _requests.c.until).order_by(_requests.c.digest)
     with reading(workspace.engine) as connection:
-        rows = [list(row) for row in connection.execute(query)]
-    return canonical({"workspace": _mark(workspace), "forgotten": rows})
+        return _as_line(workspace, [tuple(row) for row in connection.execute(query)])
 
 
-def apply_forgotten(workspace: Workspace, content: str, *, by: str) -> Forgotten:
-    """Forget the people of a list again who are back in a restored backup."""
+def forgotten_since(place: Path) -> str:
+    """Return who was forgotten by a `forgotten.log`, or by the folder of a workspace."""
+    if not place.is_dir():
+        return read_text(place)
+    lines = [read_text(log)] if (log := place / FORGOTTEN_LOG).exists() else []
     try:
-        document = json.loads(content)
-        mark, listed = document["workspace"], {str(digest): int(until) for digest, until in document["forgotten"]}
+        with Workspace.open(place) as workspace:
+            lines.append(forgotten_list(workspace))
+    except FairstreamError:  # the database is lost: every request on this machine is in the log
+        if not lines:
+            raise
+    return "\n".join(lines)
+
+
+def apply_forgotten(workspace: Workspace, lines: str, *, by: str) -> Forgotten:
+    """Forget the people of a list again who are back in a restored backup."""
+    listed = dict[str, int]()
+    try:
+        for document in map(json.loads, lines.splitlines()):
+            if document["workspace"] != _mark(workspace):
+                raise WorkspaceError("this list of forgotten people is of another workspace: it has another secret")
+            for digest, until in document["forgotten"]:
+                listed[digest] = max(int(until), listed.get(digest, 0))
     except (ValueError, KeyError, TypeError):
-        raise DataError("this must be a list of forgotten people, as `fairstream forget DIR --hashes` writes") from None
-    if mark != _mark(workspace):
-        raise DataError("this list of forgotten people is of another workspace: it was made with another secret")
+        raise DataError(
+            f"this must be a list of forgotten people, such as the {FORGOTTEN_LOG} of a workspace"
+        ) from None
     with reading(workspace.engine) as connection:
         applied = dict(connection.execute(select(_requests.c.digest, _requests.c.until)).all())
     missing = {digest: until for digest, until in listed.items() if applied.get(digest, -1) < until}
@@ -187,7 +199,7 @@ def apply_forgotten(workspace: Workspace, content: str, *, by: str) -> Forgotten
 
 
 def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], by: str) -> int:
-    """Store the requests of people by name; those of a list keep its times, and need no name if nothing is stored."""
+    """Store requests: of people by name, and of people on a list, whose times stay and whose names may be unknown."""
     latest, n_events, moment = dict[str, int](), 0, now()
     name_of = dict(zip(digests(workspace.secret, names), names, strict=True))
     users = sorted({*name_of, *listed})
@@ -215,13 +227,16 @@ def _request(workspace: Workspace, names: list[str], listed: Mapping[str, int], 
         connection.execute(insert(_requests), rows)
         bump(connection, "forgotten")
         record(connection, "forget", {"users": users, "n_events": n_events, "by": by})
-        _log(workspace, rows)
+        _log(workspace, _as_line(workspace, [(row["digest"], row["until"]) for row in rows]))
     return n_events
 
 
-def _log(workspace: Workspace, rows: Iterable[Mapping[str, Any]]) -> None:
+def _as_line(workspace: Workspace, rows: Collection[tuple[str, int]]) -> str:
+    return canonical({"workspace": _mark(workspace), "forgotten": rows})
+
+
+def _log(workspace: Workspace, line: str) -> None:
     """Note beside the database who is forgotten, so that an older backup does not bring them back."""
-    line = canonical({"workspace": _mark(workspace), "forgotten": [[row["digest"], row["until"]] for row in rows]})
     handle = os.open(workspace.folder / FORGOTTEN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(line + "\n")
@@ -229,9 +244,7 @@ def _log(workspace: Workspace, rows: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(handle)
 
 
-def _rewrite_models(
-    workspace: Workspace, people: PeopleStore, user_ids: Collection[str]
-) -> tuple[dict[str, str], list[str]]:
+def _rewrite_models(workspace: Workspace, user_ids: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Rewrite each model that knows one of them, and switch to all new ones at once; return the hashes of files."""
     values, folders, hashes, damaged, old = None, dict[str, str](), dict[str, str](), list[str](), list[str]()
     for row, gone in _known_to_models(workspace, user_ids):
@@ -246,7 +259,7 @@ def _rewrite_models(
             damaged.append(row.id)
             continue
         # What is counted with weights by group is counted again; values that are no group of the model stay unknown.
-        values, groups = people.values() if values is None else values, model.state.groups
+        values, groups = workspace.people.values() if values is None else values, model.state.groups
         of_groups = values.filter(pc.is_in(values["value"], value_set=pa.array(groups.names, pa.string())))
         model.set_groups(of_groups.rename_columns(["user_id", groups.attribute]))
         model.forget(gone or ())
@@ -267,7 +280,7 @@ def _rewrite_models(
 
 
 def _known_to_models(workspace: Workspace, user_ids: Collection[str]) -> Iterator[tuple[Model, list[str] | None]]:
-    """Each model that is kept, with those of the users whom it knows; None where its ids cannot be read."""
+    """Yield each kept model with those of the users whom it knows; None if its ids cannot be read."""
     wanted = pa.array(user_ids, pa.large_string())
     for row, ids in _users_of_models(workspace):
         yield row, None if ids is None else ids.filter(pc.is_in(ids, value_set=wanted)).to_pylist()
@@ -288,14 +301,13 @@ def _users_of_models(workspace: Workspace) -> Iterator[tuple[Model, pa.Array | N
 
 
 def _everybody(workspace: Workspace) -> set[str]:
-    """Every id that is anywhere."""
-    found: set[str] = set()
+    """Return every id that is stored anywhere."""
+    stored: set[str] = set()
     with reading(workspace.engine) as connection:
         for table in _TABLES:
-            found.update(connection.scalars(select(table.c.user_id).distinct()))
-    with workspace.people() as people:
-        found.update(people.values()["user_id"].to_pylist())
-    return found.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
+            stored.update(connection.scalars(select(table.c.user_id).distinct()))
+    stored.update(workspace.people.values()["user_id"].to_pylist())
+    return stored.union(*(ids.to_pylist() for _, ids in _users_of_models(workspace) if ids is not None))
 
 
 def _of_users(table: Table, dialect: Dialect, user_ids: Collection[str]) -> ColumnElement[bool]:
@@ -306,14 +318,12 @@ def _mark(workspace: Workspace) -> str:
     return digests(workspace.secret, ["list of forgotten people"])[0]
 
 
-def _empty_log(engine: Engine) -> None:
-    """Empty SQLite's write-ahead log, which holds old pages, unless somebody uses it now.
+def _empty_logs(workspace: Workspace) -> None:
+    """Empty SQLite's write-ahead logs, which hold old pages, unless somebody uses them now.
 
     SQLite overwrites deleted rows (`secure_delete`), and the log with the commits that follow.
     """
-    if engine.dialect.name == "sqlite":
-        with reading(engine) as connection, driver_of(connection) as driver:
-            before = driver.execute("PRAGMA busy_timeout").fetchone()[0]
-            driver.execute("PRAGMA busy_timeout = 0")  # it must not keep writers of events waiting
-            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            driver.execute(f"PRAGMA busy_timeout = {before}")
+    for file in (EVENTS_FILE, PEOPLE_FILE) if workspace.engine.dialect.name == "sqlite" else ():
+        # It waits for nobody: it must not keep writers of events waiting.
+        with closing(sqlite3.connect(workspace.folder / file, timeout=0)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

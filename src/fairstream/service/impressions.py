@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fairstream.service import schema
-from fairstream.service.database import now, reading, writing
-from fairstream.service.event_store import PAUSE_SECONDS, one_writer
+from fairstream.service.database import PAUSE_SECONDS, now, reading, writing
+from fairstream.service.event_store import one_writer
 from fairstream.service.people import forgotten_until
 from fairstream.service.records import Record, Time, from_microseconds
 from fairstream.service.settings import Impressions

@@ -1,4 +1,4 @@
-"""Keys of the HTTP interface: who may ask for what; only their hashes are kept."""
+"""Keys of the HTTP interface and their scopes; only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 def make_key(engine: Engine, name: str, scope: str) -> str:
-    """A new key, which is shown once and cannot be read again."""
+    """Make a key; it is returned once and cannot be read again."""
     if scope not in SCOPES:
         raise ConfigurationError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
     if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
@@ -54,7 +54,7 @@ def revoke_key(engine: Engine, name: str) -> None:
 
 
 def list_keys(engine: Engine) -> list[Key]:
-    """Every key there ever was, oldest first."""
+    """Return all keys, also revoked ones, oldest first."""
     query = select(keys.c.name, keys.c.scope, keys.c.created, keys.c.revoked).order_by(keys.c.created, keys.c.name)
     with reading(engine) as connection:
         return [Key(*row) for row in connection.execute(query)]

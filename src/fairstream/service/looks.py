@@ -227,8 +227,7 @@ def _groups(workspace: Workspace, experiment: Experiment, n: int) -> tuple[dict[
     if experiment.mode == "shadow" or n < max(_MIN_USERS_OF_GROUPS, 2 * before.get("n", 0)):
         tests = experiment.looks.get("tests", {}).items()
         return {"groups": before, "tests": {name: test for name, test in tests if name.startswith(_GROUP)}}, None
-    with workspace.people() as people:
-        group_of = dict(zip(*(column.to_pylist() for column in people.values().columns), strict=True))
+    group_of = dict(zip(*(column.to_pylist() for column in workspace.people.values().columns), strict=True))
     names = workspace.config.groups or sorted({*group_of.values()})
     if len(names) < 2:
         return {"groups": {"n": n}, "tests": {}}, None

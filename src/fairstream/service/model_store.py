@@ -9,13 +9,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy import Connection, Engine, Row, delete, insert, select
 
-from fairstream.errors import CheckpointError
+from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.files import new_folder, remove_folder
 from fairstream.service.database import reading, writing
 from fairstream.service.schema import model_files
@@ -40,8 +43,9 @@ class ModelStore:
             yield folder
 
     def path(self, name: str) -> Path:
-        if not self.exists(name):
-            raise CheckpointError(f"the files of model {name} are not there: {self._folder / name} is missing")
+        """Return the folder of a model on this machine."""
+        if not (self._folder / name).is_dir():
+            raise CheckpointError(f"the files of model {name} are missing: there is no {self._folder / name}")
         return self._folder / name
 
     def exists(self, name: str) -> bool:
@@ -51,18 +55,18 @@ class ModelStore:
         return {path.name for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
     def hashes(self, name: str) -> set[str]:
-        """Return the hash of the files of a model, wherever they are; none where there are none."""
+        """Return the hashes of a model's files in each place that stores them."""
         return {folder_hash(folder)} if (folder := self._folder / name).is_dir() else set()
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove models and what killed processes have left."""
+        """Remove models, and the leftovers of killed processes."""
         for name in names:
             if (self._folder / name).exists():
                 remove_folder(self._folder / name)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove hidden folders: nobody else writes now, so killed processes have left them."""
+        """Remove hidden folders: no process writes now, so killed ones have left them."""
         for path in self._folder.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -77,96 +81,85 @@ class DatabaseModelStore(ModelStore):
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
         """Yield a temporary folder, whose files are in the database when the block succeeds."""
-        with self._locked(".writing"), super().new(name) as folder:
+        with file_lock(self._folder / ".writing"), super().new(name) as folder:
             yield folder
             with writing(self._engine) as connection:
-                for file in folder.iterdir():
-                    _insert_file(connection, name, file)
+                insert_files(connection, name, folder)
 
     def path(self, name: str) -> Path:
-        """Return the folder of a model on this machine, fetched from the database unless it is complete."""
-        with self._locked(".fetching"):  # one process of this machine fetches, the others wait for it
+        """Fetch a model from the database unless this machine has it; return its folder."""
+        with file_lock(self._folder / ".fetching"):  # one process of this machine fetches, the others wait for it
             cached = super().names()  # read before the database: a new model is in the database first
-            stored = self._sizes()
-            for stale in cached - stored.keys():
+            stored = self.names()
+            for stale in cached - stored:
                 shutil.rmtree(self._folder / stale, ignore_errors=True)
             self._sweep()
-            if name not in stored:
-                raise CheckpointError(f"the files of model {name} are not there: the database does not hold them")
-            if _sizes_on_disk(self._folder / name) != stored[name]:
-                with new_folder(self._folder / name, replacing=True) as folder:
-                    self._fetch(name, stored[name], folder)
-        return self._folder / name
+            if name in stored - cached:
+                with new_folder(self._folder / name) as folder:
+                    for file, content in self._parts(name):
+                        with (folder / file).open("ab") as opened:
+                            opened.write(content)
+        return super().path(name)
 
     def names(self) -> set[str]:
-        return set(self._sizes())
+        with reading(self._engine) as connection:
+            return set(connection.scalars(select(model_files.c.folder).distinct()))
 
     def hashes(self, name: str) -> set[str]:
-        with reading(self._engine) as connection:
-            stored = connection.scalars(select(model_files.c.name).where(model_files.c.folder == name).distinct())
-            parts = {file: self._parts(connection, name, file) for file in stored.all()}
-            return super().hashes(name) | ({_hash(parts)} if parts else set())
+        parts = groupby(self._parts(name), key=itemgetter(0))
+        stored = _hash((file, (content for _, content in rows)) for file, rows in parts)
+        return super().hashes(name) | ({stored} - {_hash(())})
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove models from the database and this machine; other machines drop them when they load the next."""
         names = list(names)
         with writing(self._engine) as connection:
             connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
-        with self._locked(".fetching"):
+        with file_lock(self._folder / ".fetching"):
             super().remove(names)
 
     def _sweep(self) -> None:
-        with self._locked(".writing", wait=False) as is_free:
-            if is_free:  # else a folder is being written
+        with file_lock(self._folder / ".writing", wait=False) as is_free:
+            if is_free:  # otherwise a process writes a folder
                 super()._sweep()
 
-    @contextmanager
-    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock of this machine; without `wait` yield whether it was free."""
-        with (self._folder / name).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-
-    def _sizes(self) -> dict[str, dict[str, int]]:
-        """The number of bytes in the database, by model and file."""
-        query = select(model_files.c.folder, model_files.c.name, func.sum(func.octet_length(model_files.c.content)))
-        sizes: dict[str, dict[str, int]] = {}
-        with reading(self._engine) as connection:
-            for folder, name, size in connection.execute(query.group_by(model_files.c.folder, model_files.c.name)):
-                sizes.setdefault(folder, {})[name] = int(size)
-        return sizes
-
-    def _fetch(self, model: str, sizes: dict[str, int], folder: Path) -> None:
-        with reading(self._engine) as connection:
-            for name in sizes:
-                with (folder / name).open("wb") as file:
-                    file.writelines(self._parts(connection, model, name))
-        if _sizes_on_disk(folder) != sizes:
-            raise CheckpointError(f"model {model} was removed while it was fetched")
-
-    def _parts(self, connection: Connection, model: str, name: str) -> Iterator[bytes]:
+    def _parts(self, model: str) -> Iterator[Row[Any, Any]]:
+        """Yield the name of the file and the content of each part of a model; one statement sees all or nothing."""
         files = model_files.c
-        query = select(files.content).where(files.folder == model, files.name == name).order_by(files.part)
-        yield from connection.execution_options(yield_per=1).scalars(query)
+        query = select(files.name, files.content).where(files.folder == model).order_by(files.name, files.part)
+        with reading(self._engine) as connection:
+            yield from connection.execute(query, execution_options={"yield_per": 1})
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock of this machine, which ends with the process; without `wait` yield whether it was free."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise WorkspaceError(f"{path.parent} cannot be written to: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def folder_hash(folder: Path) -> str:
     """Return a hash of the names and contents of the files in a folder."""
-    return _hash({file.name: _read_parts(file) for file in folder.iterdir()})
+    return _hash((file.name, _read_parts(file)) for file in folder.iterdir())
 
 
-def _hash(files: Mapping[str, Iterable[bytes]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(files):
+def _hash(files: Iterable[tuple[str, Iterable[bytes]]]) -> str:
+    lines = []
+    for name, parts in files:
         content = hashlib.sha256()
-        for part in files[name]:
+        for part in parts:
             content.update(part)
-        digest.update(f"{name} {content.hexdigest()}\n".encode())
-    return digest.hexdigest()
+        lines.append(f"{name} {content.hexdigest()}\n")
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
 def _read_parts(file: Path) -> Iterator[bytes]:
@@ -176,10 +169,8 @@ def _read_parts(file: Path) -> Iterator[bytes]:
             yield part
 
 
-def _insert_file(connection: Connection, model: str, file: Path) -> None:
-    for part, content in enumerate(_read_parts(file)):
-        connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=content))
-
-
-def _sizes_on_disk(folder: Path) -> dict[str, int]:
-    return {file.name: file.stat().st_size for file in folder.iterdir()} if folder.is_dir() else {}
+def insert_files(connection: Connection, model: str, folder: Path) -> None:
+    """Store the files of a model in the database."""
+    for file in folder.iterdir():
+        for part, content in enumerate(_read_parts(file)):
+            connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=content))

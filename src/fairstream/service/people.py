@@ -2,8 +2,7 @@
 
 An id that was forgotten gets no attribute again: the next import of all users cannot tell a new person from the old.
 
-Groups have a separate store. SQLite keeps it in a second file. PostgreSQL keeps it in a separate schema, which another
-role may own: the address of that role is then in the workspace's file `people-database`.
+Groups are kept apart from everything else: SQLite has them in a second file, PostgreSQL in a separate schema.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +18,12 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from fairstream.service.database import OF_SCHEMA, people_schema, reading, select_rows, writing
-from fairstream.service.schema import PEOPLE, attributes, forgotten
+from fairstream.service.database import OF_SCHEMA, PAUSE_SECONDS, reading, select_rows, writing
+from fairstream.service.schema import attributes, forgotten
 
-_SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _WRITERS = 0x70656F70  # the number of PostgreSQL's lock that writers of attributes hold, one after the other
 _AT_ONCE = 10_000
+_ROWS_OF_A_TRANSACTION = 50_000  # some tenths of a second, for which SQLite keeps writers of events waiting
 
 
 @dataclass(frozen=True)
@@ -42,32 +41,27 @@ class UsersReceipt:
 
 
 class PeopleStore:
-    """The attributes of people, with what is known of those who were forgotten."""
+    """The groups of people."""
 
-    def __init__(self, engine: Engine, service: Engine, secret: bytes) -> None:
-        is_sqlite = engine.dialect.name == "sqlite"
-        # One table under two names: in a schema of PostgreSQL, or alone in a file.
-        self.engine = engine.execution_options(schema_translate_map={PEOPLE: None}) if is_sqlite else engine
-        schema = people_schema(self.engine)
-        self._table = attributes.name if schema is None else f"{schema}.{attributes.name}"
-        self._service, self._secret = service, secret
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.engine.dispose()
+    def __init__(self, engine: Engine, secret: bytes) -> None:
+        self._engine, self._secret = engine, secret
 
     def put(self, people: pa.Table) -> UsersReceipt:
         """Store the value of each user of a checked table, the last one where there are several."""
         place = pa.array(np.arange(len(people)))
         last = people.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
-        rows = people.take(last["place_max"].sort())
-        with writing(self.engine) as connection:
-            self._wait_for_others(connection)  # a forgetting that comes now removes them after this
-            with reading(self._service) as service:
-                gone = forgotten_until(service, self._secret, rows["user_id"].to_pylist())
-            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(list(gone), pa.string()))))
+        rows, receipt = people.take(last["place_max"].sort()), UsersReceipt(0, 0)
+        for start in range(0, len(rows), _ROWS_OF_A_TRANSACTION):
+            if start:
+                sleep(PAUSE_SECONDS)  # lets writers of events in
+            receipt = receipt.plus(self._put(rows.slice(start, _ROWS_OF_A_TRANSACTION)))
+        return receipt
+
+    def _put(self, rows: pa.Table) -> UsersReceipt:
+        with writing(self._engine) as connection:
+            _one_writer(connection)  # a forgetting that comes now removes them after this
+            forgotten_users = forgotten_until(connection, self._secret, rows["user_id"].to_pylist())
+            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(list(forgotten_users), pa.string()))))
             if len(remaining):
                 new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(attributes)
                 changed = new.on_conflict_do_update(index_elements=["user_id"], set_={"value": new.excluded.value})
@@ -75,41 +69,41 @@ class PeopleStore:
         return UsersReceipt(len(remaining), len(rows) - len(remaining))
 
     def values(self) -> pa.Table:
-        """user_id and value of everybody who has one, by user_id."""
-        query = f"SELECT user_id, value FROM {self._table} ORDER BY user_id"  # noqa: S608
-        with reading(self.engine) as connection:
-            return select_rows(connection, query, _SCHEMA)
+        """Return the columns user_id and value of everyone who has a value, by user_id."""
+        with reading(self._engine) as connection:
+            return select_rows(connection, select(attributes).order_by(attributes.c.user_id))
 
     def values_of(self, user_ids: Collection[str]) -> dict[str, str]:
-        """The values of those of the users who have one."""
-        found: dict[str, str] = {}
-        with reading(self.engine) as connection:
+        """Return the values of those of the users who have one."""
+        values: dict[str, str] = {}
+        with reading(self._engine) as connection:
             for part in in_parts(list(user_ids)):
-                query = select(attributes.c.user_id, attributes.c.value).where(attributes.c.user_id.in_(part))
-                found |= dict(connection.execute(query).all())
-        return found
+                values |= dict(connection.execute(select(attributes).where(attributes.c.user_id.in_(part))).all())
+        return values
 
     def remove(self, user_ids: Collection[str]) -> int:
-        n_removed, wanted = 0, list(user_ids)
-        with writing(self.engine) as connection:
-            self._wait_for_others(connection)
-            for part in in_parts(wanted):
+        """Remove the values of users; return how many there were."""
+        n_removed = 0
+        with writing(self._engine) as connection:
+            _one_writer(connection)
+            for part in in_parts(list(user_ids)):
                 n_removed += connection.execute(attributes.delete().where(attributes.c.user_id.in_(part))).rowcount
         return n_removed
 
-    def _wait_for_others(self, connection: Connection) -> None:
-        """Until the end of the transaction no other one writes attributes; on SQLite that is so anyway."""
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})")
+
+def _one_writer(connection: Connection) -> None:
+    """Let one transaction at a time write groups; on SQLite a transaction that writes is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS}, {OF_SCHEMA})")
 
 
 def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:
-    """HMAC-SHA256 of each id: without the workspace's secret it tells nobody who it was."""
+    """Return the HMAC-SHA256 of each id, which identifies nobody without the workspace's secret."""
     return [hmac.digest(secret, user_id.encode(), "sha256").hex() for user_id in user_ids]
 
 
 def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[str]) -> dict[str, int]:
-    """Those of the users who were forgotten, each with the time up to which their events are not taken again."""
+    """Return the users who were forgotten, each with the time up to which their events are rejected."""
     if connection.execute(select(forgotten.c.digest).limit(1)).first() is None:
         return {}
     names = list(user_ids)

@@ -41,25 +41,25 @@ class BoundedConnection(psycopg.Connection[Any]):
     max_silence: float = JOB_SECONDS
 
     def wait(self, gen: Any, *options: Any, **more: Any) -> Any:
-        return super().wait(self._bounded(gen, self.max_silence), *options, **more)
+        return super().wait(self._bounded(gen), *options, **more)
 
-    def _bounded(self, gen: Any, seconds: float) -> Generator[Any, Any, Any]:
+    def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
+        """Pass on what the driver waits for, ten times a second, until the server has been silent for too long."""
         try:
-            state, deadline = next(gen), time.monotonic() + seconds
+            state, last = next(gen), time.monotonic()
             while True:
-                ready = yield state
-                if ready:
-                    deadline = time.monotonic() + seconds
-                elif time.monotonic() > deadline:  # nothing since: the driver asks ten times a second
-                    self.close()  # an answer that came later would be taken for that of the next statement
-                    raise psycopg.OperationalError(f"the server has not answered for {seconds:g} s")
+                if ready := (yield state):
+                    last = time.monotonic()
+                elif time.monotonic() - last > self.max_silence:
+                    self.close()  # a later answer would be taken for that of the next statement
+                    raise psycopg.OperationalError(f"the server has not answered for {self.max_silence:g} s")
                 state = gen.send(ready)
         except StopIteration as ended:
             return ended.value
 
 
 def postgres(address: URL, *, for_requests: bool) -> Engine:
-    """An engine whose waits are bounded: by seconds for requests, by an hour for jobs.
+    """Return an engine whose waits end: after seconds for requests, after an hour for jobs.
 
     `?schema=NAME` in the address puts all tables into that schema, and people's groups into NAME_people.
     """
@@ -78,7 +78,9 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         json_serializer=canonical,
         connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
     )
+    of_people = PEOPLE if schema == "public" else f"{schema}_{PEOPLE}"
     settings: dict[str, int | str] = {
+        "search_path": f"{schema}, {of_people}",
         "tcp_keepalives_idle": 30,  # by default the server waits two hours for a machine that lost its power
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
@@ -86,8 +88,6 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         "statement_timeout": 1000 * (STATEMENT_SECONDS if for_requests else JOB_SECONDS),
         "lock_timeout": 1000 * (WAIT_SECONDS if for_requests else JOB_SECONDS),
     }
-    if schema != "public":
-        settings["search_path"] = schema
     setting = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     @event.listens_for(engine, "do_connect")
@@ -98,5 +98,4 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         connection.commit()
         return connection
 
-    of_people = PEOPLE if schema == "public" else f"{schema}_{PEOPLE}"
-    return engine.execution_options(schema=schema, schema_translate_map={PEOPLE: of_people})
+    return engine.execution_options(schema=schema, people_schema=of_people)

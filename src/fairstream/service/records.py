@@ -20,7 +20,7 @@ class UnknownIdError(WorkspaceError):
 
 
 def from_microseconds(value: Any) -> Any:
-    """A column's microseconds since 1970 as a time in UTC; anything else is left to pydantic."""
+    """Return microseconds since 1970 as a time in UTC; leave any other value to pydantic."""
     return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
 
 

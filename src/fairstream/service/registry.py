@@ -30,7 +30,7 @@ class InService(NamedTuple):
 def newest_first(
     engine: Engine, table: Table, time: Column[Any], before: str | None, limit: int | None
 ) -> list[RowMapping]:
-    """A page of a table with the column `id`: up to `limit` rows from before the one with the id `before`."""
+    """Return a page of a table, the newest first: up to `limit` rows older than the one with the id `before`."""
     page = select(table).order_by(time.desc(), table.c.id.desc()).limit(limit)
     with reading(engine) as connection:
         if before is not None:
@@ -42,7 +42,7 @@ def newest_first(
 
 
 def models(engine: Engine, before: str | None = None, limit: int | None = None) -> list[Model]:
-    """All models, or a page, the newest first; `before` is the id of the last one on the page before."""
+    """Return all models, or a page, the newest first; `before` is the id of the last one on the page before."""
     rows = newest_first(engine, schema.models, schema.models.c.created, before, limit)
     return [Model(**row) for row in rows]
 
@@ -63,7 +63,7 @@ def _model(connection: Connection, model_id: str) -> Model:
 
 
 def rejected_from(engine: Engine, parent: str) -> list[Model]:
-    """The rejected candidates that descend from a model."""
+    """Return the rejected candidates that were fine-tuned from a model."""
     rejected = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "rejected")
     with reading(engine) as connection:
         return [Model(**row) for row in connection.execute(rejected).mappings()]
@@ -104,7 +104,7 @@ def put_into_service(connection: Connection, model_id: str) -> None:
 
 @contextmanager
 def deciding(engine: Engine) -> Iterator[tuple[Connection, str | None]]:
-    """Open a transaction in which no other process changes the model in service; yields that model's id.
+    """Open a transaction in which no other process changes the model in service; yield that model's id.
 
     A rollback waits for no update, because it takes no updating lock. The update checks that its parent is in service.
     """

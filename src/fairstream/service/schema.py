@@ -32,15 +32,14 @@ events_of_user = sa.Table(
     Column("seq", sa.Integer, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Where each user's events are, on SQLite alone: an index is written all over for every batch, and so takes four times
-as long as everything else; into this table each batch goes in its order."""
+"""Where each user's events are, only on SQLite: it gets each batch in order, where an index would be written in many
+places and take four times as long as everything else."""
 
-attributes = sa.Table(  # who belongs to which group: read by updates alone
+attributes = sa.Table(  # the group of each user, in the schema of people
     "attributes",
-    metadata,
+    sa.MetaData(),
     Column("user_id", sa.Text, primary_key=True),
     Column("value", sa.Text, nullable=False),
-    schema=PEOPLE,
 )
 
 periods = sa.Table(  # closed periods: their events, and how these judged the model in service
@@ -60,7 +59,7 @@ periods = sa.Table(  # closed periods: their events, and how these judged the mo
     Column("evaluation", sa.JSON(none_as_null=True), comment="of the model in service, before it learned the period"),
 )
 
-models = sa.Table(  # every candidate there ever was
+models = sa.Table(  # every candidate
     "models",
     metadata,
     Column("id", sa.String(32), primary_key=True, comment="its name for people"),
@@ -74,7 +73,7 @@ models = sa.Table(  # every candidate there ever was
     Column("about", sa.JSON, nullable=False, comment="configuration, data hash, versions, sizes"),
 )
 
-service = sa.Table(  # which model answers: the one row that a promotion changes
+service = sa.Table(  # the model in service: the one row that a promotion changes
     "service",
     metadata,
     Column("id", sa.Integer, primary_key=True, autoincrement=False, comment="always 1"),
@@ -108,12 +107,12 @@ forgotten = sa.Table(  # who was forgotten, so that a replayed stream does not b
     metadata,
     Column("digest", sa.String(64), primary_key=True, comment="HMAC of the user's id with the workspace's secret"),
     Column("user_id", sa.Text, comment="the id, until the request is completed"),
-    Column("until", sa.BigInteger, nullable=False, comment="events dated up to then are not taken again"),
+    Column("until", sa.BigInteger, nullable=False, comment="events dated up to then are rejected"),
     Column("requested", sa.BigInteger, nullable=False),
     Column("completed", sa.BigInteger, comment="when the attribute and every model were without the person"),
 )
 
-secret_check = sa.Table(  # which secret the workspace was made with: with any other it does not open
+secret_check = sa.Table(  # the workspace opens with no other secret
     "secret_check",
     metadata,
     Column("id", sa.Integer, primary_key=True, autoincrement=False, comment="always 1"),
@@ -267,7 +266,7 @@ ended_sessions = sa.Table(  # sessions of the dashboard that were signed out of 
 
 
 def of_users(dialect: sa.Dialect, user_ids: Collection[str]) -> sa.ColumnElement[bool]:
-    """The condition that an event is of one of these users, for a look at their events alone."""
+    """Return the condition that an event is of one of these users; it reads only their events."""
     if dialect.name == "postgresql":
         return events.c.user_id.in_(user_ids)
     return events.c.seq.in_(sa.select(events_of_user.c.seq).where(events_of_user.c.user_id.in_(user_ids)))

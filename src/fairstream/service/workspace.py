@@ -5,7 +5,6 @@
     secret              what ids of forgotten users are hashed with (or the file that FAIRSTREAM_SECRET_FILE names)
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       the groups of users, separate from everything else (SQLite)
-    people-database     the address of PostgreSQL for the role that owns the schema `people`, if it is another one
     models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
 Many processes may read a workspace and add events to it; a lock lets one at a time update it. With SQLite they are on
@@ -15,11 +14,9 @@ one machine. With PostgreSQL they may be on several, each with a folder that hol
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import os
 import secrets
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -33,7 +30,7 @@ from sqlalchemy import Engine, insert, make_url, select
 from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import WorkspaceError
-from fairstream.files import replace_file
+from fairstream.files import replace_file, sibling_tempdir
 from fairstream.service.audit import audited, record
 from fairstream.service.database import (
     EVENTS_FILE,
@@ -49,12 +46,12 @@ from fairstream.service.database import (
     upgrade,
     writing,
 )
-from fairstream.service.model_store import DatabaseModelStore, ModelStore
+from fairstream.service.model_store import DatabaseModelStore, ModelStore, file_lock
 from fairstream.service.people import PeopleStore
 from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
 
-_DATABASE, _PEOPLE_DATABASE, SECRET, _LOCK = "database", "people-database", "secret", ".updating"
+_DATABASE, SECRET, _LOCK = "database", "secret", ".updating"
 _UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
 _SECRET_BYTES = 32
 _SECRET_FILE = "FAIRSTREAM_SECRET_FILE"  # noqa: S105 (the name of the variable)
@@ -73,18 +70,22 @@ class Workspace:
     engine: Engine
     secret: bytes = field(repr=False)
     models: ModelStore
-    for_requests: bool = False
+    people: PeopleStore
 
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder."""
-        with _created_or_removed(folder), new_database(folder, database) as engine:
-            secret = _new_secret(folder / SECRET)
-            with writing(audited(engine, secret)) as connection:
-                connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
-                in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
-                record(connection, "init", {"configuration": in_force.to_dict()})
-            config.write(folder)  # last: a folder with this file is a workspace
+        try:
+            with new_folder(folder) as new:
+                with new_database(new, database) as engine:
+                    secret = _new_secret(new / SECRET)
+                    with writing(audited(engine, secret)) as connection:
+                        connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
+                        in_force = LiveConfig.parse(config.to_toml())  # with what the environment sets
+                        record(connection, "init", {"configuration": in_force.to_dict()})
+                config.write(new)
+        except OSError as error:
+            raise WorkspaceError(f"{folder} cannot be made: {error.strerror or error}") from None
         return cls.open(folder)
 
     @classmethod
@@ -93,13 +94,13 @@ class Workspace:
         config = LiveConfig.read(_require_workspace(folder))
         with suppress(OSError):  # a mounted folder may be another's, or read-only
             folder.chmod(0o700)  # nobody else reaches the files, whatever a restored backup gave them
-        engine = engine_of(folder, for_requests=for_requests)
+        engine = connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
         try:
             need_current(engine)
             secret = _read_secret(folder, engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            return cls(folder, config, audited(engine, secret), secret, store, for_requests)
+            return cls(folder, config, audited(engine, secret), secret, store, PeopleStore(engine, secret))
         except BaseException:
             engine.dispose()
             raise
@@ -108,7 +109,7 @@ class Workspace:
     def upgrade(cls, folder: Path) -> bool:
         """Upgrade the tables of a workspace to this version; return whether they have changed."""
         LiveConfig.read(_require_workspace(folder))  # a mistake in the file is found first
-        with _disposing(engine_of(folder)) as engine:
+        with _disposing(connect(folder / EVENTS_FILE, _address(folder))) as engine:
             before = revision(engine)
             upgrade(engine)
             _read_secret(folder, engine)
@@ -122,17 +123,6 @@ class Workspace:
 
     def close(self) -> None:
         self.engine.dispose()
-
-    def people(self) -> PeopleStore:
-        url, file = _address(self.folder), self.folder / _PEOPLE_DATABASE
-        if url is not None and file.exists():
-            url = _in_schema_of(url, read_text(file))
-        if url is None and not (self.folder / PEOPLE_FILE).is_file():
-            raise WorkspaceError(
-                f"{self.folder / PEOPLE_FILE}, which says who is in which group, is missing; restore it from a backup"
-            )
-        engine = connect(self.folder / PEOPLE_FILE, url, for_requests=self.for_requests)
-        return PeopleStore(engine, self.engine, self.secret)
 
     def check_files(self) -> None:
         """Read every page of a SQLite database; raise if one is damaged. PostgreSQL has checksums."""
@@ -157,7 +147,8 @@ class Workspace:
         """
         deadline = time.monotonic() + wait_seconds
         while True:
-            with self._file_lock() if self.engine.dialect.name == "sqlite" else self._database_lock() as is_free:
+            on_sqlite = self.engine.dialect.name == "sqlite"
+            with file_lock(self.folder / _LOCK, wait=False) if on_sqlite else self._database_lock() as is_free:
                 if is_free:
                     yield
                     return
@@ -166,31 +157,17 @@ class Workspace:
             time.sleep(0.1)
 
     @contextmanager
-    def _file_lock(self) -> Iterator[bool]:
-        try:
-            file = (self.folder / _LOCK).open("ab")
-        except OSError as error:
-            raise WorkspaceError(f"{self.folder} cannot be written to: {error.strerror}") from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-
-    @contextmanager
     def _database_lock(self) -> Iterator[bool]:
-        """A lock of PostgreSQL on a separate connection, which excludes other machines, too.
+        """Hold a lock of PostgreSQL, which excludes other machines too, on a separate connection.
 
-        It is given back before the connection is closed: the server ends a closed connection's lock a moment later.
+        Unlock before closing the connection: the server ends a closed connection's lock a moment later.
         """
         lock = f"{_UPDATING}, {OF_SCHEMA}"
         with reachable(self.engine):
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection:
             with reachable(self.engine):
-                connection.detach()  # closed at the end instead of given back, and the lock with it
+                connection.detach()  # closed at the end instead of returned to the pool, and the lock with it
                 is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar_one()
             try:
                 yield bool(is_free)
@@ -250,22 +227,13 @@ def _address(folder: Path) -> str | None:
     if (folder / EVENTS_FILE).exists():
         return None
     written = read_text(folder / _DATABASE) if (folder / _DATABASE).exists() else None
-    given = os.environ.get("FAIRSTREAM_DATABASE")
-    if given is None or written is None:
-        return given or written
-    return _in_schema_of(written, given)  # several workspaces may be in schemas of the database that is given
-
-
-def _in_schema_of(other: str, url: str) -> str:
-    """Return the address with the schema of another one, unless it names a schema itself."""
-    queries = {**make_url(other).query, **make_url(url).query}
-    schema = {"schema": str(queries["schema"])} if "schema" in queries else {}
-    return make_url(url).update_query_dict(schema).render_as_string(hide_password=False)
-
-
-def engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
-    """Connect to the database of a workspace."""
-    return connect(folder / EVENTS_FILE, _address(folder), for_requests=for_requests)
+    variable = os.environ.get("FAIRSTREAM_DATABASE")
+    if variable is None or written is None:
+        return variable or written
+    url, schema = make_url(variable), make_url(written).query.get("schema")
+    if schema is not None and "schema" not in url.query:  # that database may hold several workspaces
+        url = url.update_query_dict({"schema": str(schema)})
+    return url.render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -294,28 +262,15 @@ def _disposing(engine: Engine) -> Iterator[Engine]:
         engine.dispose()
 
 
-def check_empty(folder: Path) -> bool:
-    """Raise if there is something in a folder; return whether it exists."""
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder whose files move into a new or empty one when the block succeeds."""
     if (existed := folder.exists()) and any(folder.iterdir()):
         raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
-    return existed
-
-
-@contextmanager
-def _created_or_removed(folder: Path) -> Iterator[None]:
-    """Make a folder, or take an empty one; if the block fails, remove what it has made."""
-    try:
-        existed = check_empty(folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None
-    try:
-        yield
-    except BaseException as error:
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not existed:
-            folder.rmdir()
-        if isinstance(error, OSError):
-            raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}") from None
-        raise
+    # A mounted volume cannot be replaced, and the folder that contains it may be read-only.
+    with sibling_tempdir(folder / FILE if existed else folder, "new") as temporary:
+        (new := temporary / "new").mkdir(mode=0o700)
+        yield new
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for part in sorted(new.iterdir(), key=lambda part: part.name == FILE):  # without it, it is no workspace
+            part.replace(folder / part.name)

@@ -144,8 +144,7 @@ async def put_users(request: Request, service: RunningService, key: UserWriter) 
 
 def _put_users(workspace: Workspace, body: bytes, kind: str) -> UsersReceipt:
     users = people_from_json(objects_in(body, kind, "user"), value="group", allowed=workspace.config.groups)
-    with workspace.people() as people:
-        return people.put(users)
+    return workspace.people.put(users)
 
 
 @router.post(

@@ -1,9 +1,9 @@
 """All tables of 0.3. Before the first change of `schema`, write them out here: a migration must not change."""
 
 from alembic import op
+from sqlalchemy import MetaData
 
-from fairstream.service.database import people_schema
-from fairstream.service.schema import events_of_user, metadata
+from fairstream.service.schema import attributes, events_of_user, metadata
 
 revision = "0006"
 down_revision = None
@@ -28,9 +28,8 @@ def upgrade() -> None:
     """Create everything."""
     connection = op.get_bind()
     is_sqlite = connection.dialect.name == "sqlite"
-    if not is_sqlite:
-        op.execute(f"CREATE SCHEMA IF NOT EXISTS {people_schema(connection)}")
     metadata.create_all(connection)
+    attributes.to_metadata(MetaData(), schema=connection.get_execution_options()["people_schema"]).create(connection)
     if is_sqlite:
         events_of_user.create(connection)
     for statement in _SQLITE if is_sqlite else _POSTGRES:
