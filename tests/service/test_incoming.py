@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from fairstream.data.reading import Columns
 from fairstream.errors import DataError
 from fairstream.service.incoming import (
+    Rows,
     batch_from_arrow,
     batch_from_json,
-    batch_from_json_lines,
     batches_from_file,
     parse_json,
+    parse_json_lines,
     people_from_arrow,
     people_from_json,
 )
@@ -49,6 +50,11 @@ _json: st.SearchStrategy[Any] = st.recursive(
     max_leaves=12,
 )
 _nearly_events = st.lists(st.fixed_dictionaries(dict.fromkeys(FIELDS[:3], _json)) | _events, max_size=3)
+
+
+def from_lines(content: bytes, limits: Limits) -> pa.Table:
+    """A batch of one JSON object a line."""
+    return batch_from_json(parse_json_lines(content, Rows()), limits)
 
 
 def taken(read: Callable[..., Any], *arguments: Any) -> Any:
@@ -90,7 +96,7 @@ def test_any_json_value_is_taken_or_refused_in_a_sentence(value: Any) -> None:
 @example(b"1" * 5000)
 def test_any_bytes_are_taken_or_refused_in_a_sentence(content: bytes) -> None:
     for read in (
-        batch_from_json_lines,
+        from_lines,
         lambda it, limits: batch_from_json(parse_json(it, "x"), limits),
     ):
         taken(read, content, LIMITS)
@@ -99,7 +105,7 @@ def test_any_bytes_are_taken_or_refused_in_a_sentence(content: bytes) -> None:
 @given(st.lists(_events, max_size=8), st.data())
 def test_the_same_events_make_the_same_batch_however_they_are_written(events: list[Any], data: st.DataObject) -> None:
     batch = batch_from_json(events, LIMITS)
-    assert same(batch, batch_from_json_lines("\n\n".join(map(json.dumps, events)).encode(), LIMITS))
+    assert same(batch, from_lines("\n\n".join(map(json.dumps, events)).encode(), LIMITS))
     columns: dict[str, Any] = {name: [event.get(name) for event in events] for name in FIELDS}
     for name in ("user_id", "item_id"):
         columns[name] = pa.array([str(value) for value in columns[name]], data.draw(st.sampled_from(TEXTS)))
@@ -168,7 +174,7 @@ def test_a_complaint_names_the_event_and_the_field(change: dict[str, Any], said:
     columns = {name: [event.get(name) for event in events] for name in FIELDS}
     for read in (
         lambda: batch_from_json(events, LIMITS),
-        lambda: batch_from_json_lines("\n".join(map(json.dumps, events)).encode(), LIMITS),
+        lambda: from_lines("\n".join(map(json.dumps, events)).encode(), LIMITS),
         lambda: batch_from_arrow(pa.table(columns), LIMITS),
     ):
         with pytest.raises(DataError, match=said):
