@@ -23,15 +23,15 @@ NAMES = ["a", "b"]
 
 def year(n_people: int, days: float, seed: int = 0) -> tuple[int, float, float, float]:
     """The releases of a year, the errors of the last gap by noise and by sampling, and the cost of the year."""
-    rng, budget, n_released, noise, sampling = np.random.default_rng(seed), Budget(Privacy()), 0, 0.0, 0.0
-    codes = (np.arange(n_people) % 2).astype(np.int16)
-    values, sizes = np.full(n_people, np.nan), dict.fromkeys(NAMES, n_people / 2)
+    rng, n_released, noise, sampling = np.random.default_rng(seed), 0, 0.0, 0.0
+    budget = Budget(Privacy(), sizes=dict.fromkeys(NAMES, n_people / 2))
+    codes, values = (np.arange(n_people) % 2).astype(np.int16), np.full(n_people, np.nan)
     for n in range(round(364 / days)):
         budget.at = int(n * days * DAY)
         tested = rng.random(n_people) < min(1.0, TESTED * days / 7)
         values[tested] = rng.choice([0.0, 0.2, 0.4, 1.0], int(tested.sum()), p=[0.64, 0.19, 0.13, 0.04])
         known = ~np.isnan(values)
-        groups = Release(b"secret", 20, str(n), budget, sizes).report(values[known], codes[known], NAMES)
+        groups = Release(b"secret", 20, str(n), budget).report(values[known], codes[known], NAMES)
         if gaps := groups.gaps():
             n_released, noise, sampling = n_released + 1, gaps["a"].noise, gaps["a"].sampling
         if groups.sizes:

@@ -75,7 +75,7 @@ def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_be
     assert kinds == ["rejected"] * first + ["promoted"] * (4 - first)
     assert first <= learned.config.gate.drift_patience
     row = model(learned.engine, str(outcomes[first].model))
-    assert row.about.get("learned_rejected_periods", []) == list(range(2, 2 + first))
+    assert row.about["learned_rejected_periods"] == list(range(2, 2 + first))
     assert "the events have changed" in outcomes[first].reason
     scores = [period.evaluation["metrics"]["ndcg@20"]["mean"] for period in closed_periods(learned.engine)[1:]]
     assert scores[1] < 0.5 * scores[0]
@@ -111,4 +111,4 @@ def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(l
     assert update(learned).kind == "promoted"
     newest = models(learned.engine)[0]
     assert newest.parent == before.model
-    assert "learned_rejected_periods" not in newest.about
+    assert newest.about["learned_rejected_periods"] == []

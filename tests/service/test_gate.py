@@ -11,7 +11,7 @@ from fairstream import evaluation
 from fairstream.evaluation import Evaluation
 from fairstream.service.budget import DAY, Budget
 from fairstream.service.gate import Check, Decision, compared, drift, finite
-from fairstream.service.privacy import Comparison, Release, ndcg_of, noise_margin
+from fairstream.service.privacy import Release, ndcg_of, noise_margin
 from fairstream.service.settings import Gate, Privacy
 
 NAMES = ["majority", "minority"]
@@ -36,7 +36,8 @@ def checks(before: np.ndarray, after: np.ndarray) -> dict[tuple[str, str | None]
     release = Release(b"secret", GATE.min_group_size, "test", Budget(Privacy(epsilon_per_quarter="off")))
     results = [judged(found).tested for found in (before, after)]
     values = map(ndcg_of, results)
-    found = compared(Comparison.of(release, *values, results[0].codes, NAMES, GATE.max_fall), GATE)
+    everyone = np.ones(len(before), np.bool_)
+    found = compared(release.compare(*values, results[0].codes, NAMES, GATE.max_fall, everyone), GATE, "NDCG@5")
     return {(check.name, check.group): check for check in found}
 
 
@@ -135,9 +136,11 @@ def noisy_checks(n: int, before: float, after: list[float], secret: int) -> list
     luck = rng.random(n)
     values = [ndcg_of(judged(luck < shares[codes]).tested) for shares in (np.full(4, before), np.array(after))]
     sizes = {name: float((codes == code).sum()) for code, name in enumerate(FOUR)}
-    budget = Budget(Privacy(), at=7 * DAY)
-    release = Release(secret.to_bytes(4, "big"), GATE.min_group_size, "test", budget, sizes)
-    return list(compared(Comparison.of(release, *values, codes.astype(np.int16), FOUR, GATE.max_fall), GATE))
+    budget = Budget(Privacy(), at=7 * DAY, sizes=sizes)
+    release = Release(secret.to_bytes(4, "big"), GATE.min_group_size, "test", budget)
+    everyone = np.ones(n, np.bool_)
+    comparison = release.compare(*values, codes.astype(np.int16), FOUR, GATE.max_fall, everyone)
+    return list(compared(comparison, GATE, "NDCG@5"))
 
 
 @pytest.mark.few(1)

@@ -23,7 +23,7 @@ from fairstream.evaluation.by_group import GroupScores
 from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, guess_of, mu_of
 from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
-from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, spends
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus
 from fairstream.service.dashboard.charts import Chart
 from fairstream.service.dashboard.overview import Overview, quality_charts
 from fairstream.service.event_store import closed_periods
@@ -54,13 +54,13 @@ FEW_LEVELS = [level for level in LEVELS if level == NO_LEVEL or level.weight in 
 OFF, ON = Privacy(epsilon_per_quarter="off"), Privacy()
 
 
-def rich(privacy: Privacy = ON) -> Budget:
+def rich(privacy: Privacy = ON, sizes: Mapping[str, float] | None = None) -> Budget:
     """A budget of which nothing was spent in a quarter."""
-    return Budget(privacy, at=2 * QUARTER)
+    return Budget(privacy, at=2 * QUARTER, sizes=dict(sizes or {}))
 
 
 def released_by(secret: int, privacy: Privacy = ON, sizes: Mapping[str, float] | None = None) -> Release:
-    return Release(secret.to_bytes(4, "big"), 20, "3 hash", rich(privacy), sizes)
+    return Release(secret.to_bytes(4, "big"), 20, "3 hash", rich(privacy, sizes))
 
 
 def crowd(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +140,7 @@ def test_four_hundred_updates_reveal_no_more_than_the_budget_allows(days: float)
             groups = release.report(mine, theirs, NAMES)
             for _, _, cost in budget.spent[before:]:
                 evidence += likelihood(groups, mine, theirs, cost)
-            release.compare(mine, np.zeros(len(mine)), theirs, NAMES, 0.1)
+            release.compare(mine, mine, theirs, NAMES, 0.1, np.ones(len(mine), np.bool_))
             release.replay(np.repeat(mine[:, None], len(LEVELS), 1), theirs, NAMES, LEVELS)
         rights.append((evidence > 0) == truth)
         costs.append(sum(cost for _, what, cost in budget.spent if what == "report"))
@@ -266,11 +266,11 @@ def test_no_quarter_spends_more_than_its_budget(steps: list[tuple[int, float, st
 def test_the_first_update_publishes_sizes_by_which_costs_are_reckoned() -> None:
     codes, budget = np.repeat([0, 1], [1600, 400]).astype(np.int16), Budget(ON, at=QUARTER)
     Release(b"a", 20, "x", budget).all_sizes(codes, NAMES)
-    [row] = budget.new
-    assert row["what"] == "sizes"
-    assert row["published"]["majority"] == pytest.approx(1600, abs=60)
+    [(_, what, _)] = budget.spent
+    assert what == "sizes"
+    assert budget.sizes["majority"] == pytest.approx(1600, abs=60)
     Release(b"a", 20, "y", budget).all_sizes(codes, NAMES)
-    assert len(budget.new) == 1  # the next ones follow in a month
+    assert len(budget.spent) == 1  # the next ones follow in a month
 
 
 def test_while_history_is_replayed_nothing_is_spent() -> None:
@@ -286,19 +286,19 @@ def test_what_is_spent_is_stored_and_shown_and_counts_in_the_next_update(learned
     budget = Budget.read(learned.engine, ON)
     cost = budget.allowed("report")
     budget.spend("report", cost)
-    budget.spend("sizes", 0.001, {"majority": 130.0})
+    budget.sizes = {"majority": 130.0}
+    budget.spend("sizes", 0.001)
     with learned.engine.begin() as connection:
         budget.store(connection)
     later = Budget.read(learned.engine, ON)
     assert later.allowed("report") < 0.001 * cost
     assert later.allowed("gate") > 0
-    [sizes] = spends(learned.engine, "sizes")
-    assert sizes.published == {"majority": 130.0}
+    assert later.sizes == {"majority": 130.0}
     status = PrivacyStatus.of(learned.engine, ON)
     assert status.spent == pytest.approx((cost + 0.001) / mu_of(4.0) ** 2)
     assert status.left == pytest.approx(1 - status.spent)
     assert 0.5 < status.max_guess < status.max_guess_per_quarter < 0.7
-    assert "% spent" in str(status.sentence)
+    assert "% of the budget is spent" in str(status.sentence)
     assert PrivacyStatus.of(learned.engine, OFF).sentence is None
 
 
@@ -306,7 +306,7 @@ def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise()
     """Weekly updates, each of which tests 60 % of the people: a gap of 0.05 is seen within a quarter."""
     n_seen = 0
     for seed in range(20):
-        rng, budget = np.random.default_rng(seed), Budget(ON)
+        rng, budget = np.random.default_rng(seed), Budget(ON, sizes=dict.fromkeys(NAMES, 1000.0))
         codes = (np.arange(2000) % 2).astype(np.int16)
         values, gaps = np.full(2000, np.nan), list[Normal]()
         for week in range(13):
@@ -315,7 +315,7 @@ def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise()
             own = rng.choice([0.0, 0.2, 0.4, 1.0], 2000, p=[0.64, 0.19, 0.13, 0.04])
             values[tested] = (own * np.where(codes == 0, 1.18, 0.82))[tested]
             known = ~np.isnan(values)
-            release = Release(bytes([seed]), 20, str(week), budget, dict.fromkeys(NAMES, 1000.0))
+            release = Release(bytes([seed]), 20, str(week), budget)
             groups = release.report(values[known], codes[known], NAMES)
             if groups.sizes:
                 gaps.append(groups.gaps()["majority"])

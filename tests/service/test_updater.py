@@ -133,15 +133,12 @@ def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_ar
         outcome = update(workspace)
         assert outcome.kind == "promoted"
         assert "fewer than two groups are known, so nothing is done for fairness" in outcome.reason
-    newest = models(workspace.engine)[0]
-    assert newest.about["fairness"].startswith("off: ")
     assert closed_periods(workspace.engine)[1].evaluation["metrics"]["ndcg@20"]["by_group"] == {}
     know(workspace, PEOPLE)
     take_in(workspace, PERIODS[2])
     outcome = update(workspace)
     assert "fairness" not in outcome.reason
     newest = models(workspace.engine)[0]
-    assert "fairness" not in newest.about
     assert set(newest.about["evaluation"]["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
 
 
@@ -255,7 +252,7 @@ def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspa
     take_in(workspace, PERIODS[4])
     update(workspace)
     assert len(models(workspace.engine)) == 5
-    on_disk = {folder.name for folder in (workspace.folder / "models").iterdir()}
+    on_disk = {folder.name for folder in (workspace.folder / "models").glob("m*")}
     assert in_service(workspace.engine).model in on_disk
     assert len(on_disk) <= 4
 

@@ -1,15 +1,15 @@
 """Means of groups that carry noise for privacy, with their errors, and what such noise guarantees.
 
 Gaussian noise of the standard deviation Δ / μ on numbers that one person moves by Δ is μ-private (Dong, Roth and Su,
-"Gaussian differential privacy", 2022): whoever knows everything else guesses right between two values of this person
-with probability Φ(μ / 2) at most. Squared, the μ of all that is published add up.
+"Gaussian differential privacy", 2022): an attacker who knows everything else guesses right between two values of this
+person with probability Φ(μ / 2) at most. Squared, the μ of all published numbers add up.
 """
 
 from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final, NamedTuple
@@ -127,26 +127,24 @@ class GroupMeans:
             gaps[name] = Normal(own.value - float(values @ weights) / rest, se, noise)
         return gaps
 
-    def plus(self, change: GroupMeans, low: float, high: float) -> GroupMeans:
+    def plus(self, change: GroupMeans) -> GroupMeans:
+        """The means, of values between 0 and 1, after a change."""
         means = {}
         for name, mean in self.means.items():
             other = change.means[name]
-            value = min(max(mean.value + other.value, low), high)
+            value = min(max(mean.value + other.value, 0.0), 1.0)
             means[name] = Normal(value, math.hypot(mean.se, other.se), math.hypot(mean.noise, other.noise))
         return replace(self, means=means, scale=math.hypot(self.scale, change.scale))
 
-    def only(self, names: Collection[str]) -> GroupMeans:
-        return replace(self, means={name: mean for name, mean in self.means.items() if name in names})
-
     def readable(self) -> GroupMeans:
-        """Only the means whose noise is small beside their sampling error."""
-        return self.only([name for name, mean in self.means.items() if mean.is_readable])
+        """Only the means whose noise is small compared with their sampling error."""
+        return replace(self, means={name: mean for name, mean in self.means.items() if mean.is_readable})
 
 
 class GroupNoise:
-    """Sizes and means of groups, from which nobody's group follows; a secret and a label determine the noise.
+    """Sizes and means of groups, which reveal nobody's group; a secret and a label determine the noise.
 
-    Somebody in another group leaves the sum of one group and joins that of another: where one user adds at most b, the
+    A person in another group leaves the sum of one group and joins that of another: where one user adds at most b, the
     sums move by √2 b. The sum over all groups is known without anybody's group, so the noises add up to 0.
     """
 
@@ -189,7 +187,7 @@ class GroupNoise:
         return GroupMeans(sizes, means, scale, n_groups)
 
     def _noise(self, what: str, names: Sequence[str], scale: float) -> Array:
-        """Normal noise for each group, which the secret determines; together 0, as the groups' sum is known."""
+        """Normal noise for each group; together 0, as the groups' sum is known."""
         draws = np.array([self._draw(what, name) for name in names]) * scale
         return draws - draws.mean()
 
@@ -227,11 +225,7 @@ def scores_by_group(
     # A significant gap goes before one that is larger only because its group is small and its noise large.
     largest = max(gaps, key=lambda name: (abs(gaps[name].value) > gaps[name].margin(n_tests), abs(gaps[name].value)))
     last = min(gaps, key=lambda name: gaps[name].value)
-    disparity = size = debiased = null_mean = None
-    if advantaged is not None:
-        disparity, se = _estimate(gaps[advantaged]), gaps[advantaged].se
-        size, null_mean = abs(disparity.value), disparity.null_mean
-        debiased = round(math.sqrt(max(0.0, size**2 - se**2)), _DIGITS)
+    disparity = None if advantaged is None else _estimate(gaps[advantaged])
     return GroupScores(  # without `spread`: the distance between the extremes of noisy means is mostly noise
         mean=score.mean,
         interval=score.interval,
@@ -240,9 +234,7 @@ def scores_by_group(
         largest_gap=_estimate(gaps[largest]._replace(value=abs(gaps[largest].value)), n_tests),
         largest_gap_group=largest,
         disparity=disparity,
-        abs_performance_disparity=size,
-        abs_performance_disparity_debiased=debiased,
-        null_mean=null_mean,
+        abs_performance_disparity=None if disparity is None else abs(disparity.value),
         advantaged=advantaged,
         furthest_behind=_estimate(gaps[last]._replace(value=-gaps[last].value), n_tests),
         furthest_behind_group=last,

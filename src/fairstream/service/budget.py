@@ -1,7 +1,7 @@
 """The privacy budget of groups: what updates may publish about them in a quarter, and what they have spent.
 
-The unit is the squared μ of Gaussian differential privacy, which adds up over all that is published. Somebody who knows
-everything but one person's group, and how the noise is made, guesses it right with probability Φ(μ / 2) at most.
+The unit is the squared μ of Gaussian differential privacy, which adds up over all published numbers. An attacker who
+knows everything but one person's group, and how the noise is made, guesses it right with probability Φ(μ / 2) at most.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy import Connection, Engine, delete, insert, select
 
 from fairstream.evaluation.private_groups import DELTA, guess_of, mu_of
 from fairstream.evaluation.resampling import Array
 from fairstream.service import schema
 from fairstream.service.database import now, reading
+from fairstream.service.gaps import noise_words
 from fairstream.service.people import in_parts
-from fairstream.service.records import Record, Time
 from fairstream.service.settings import Privacy
 
 SHARES: Final = {"sizes": 0.05, "report": 0.6, "gate": 0.15, "target": 0.2}
@@ -29,37 +29,31 @@ DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
 
 
-class Spend(Record):
-    """What was spent once."""
-
-    time: Time
-    what: str  # sizes, report, gate or target
-    cost: float  # squared μ
-    published: dict[str, Any]
-
-
 @dataclass
 class Budget:
     """What may be spent on groups at a time; it accrues evenly and is lost after a quarter.
 
     Each purpose has its share. It may spend what has accrued since it spent last, so that one update does not use up
-    what later ones need; and in no quarter more than its share. The first numbers may cost all of it: what is known
-    of an imported history can be seen at once.
+    what later ones need, and in no quarter more than its share. The first numbers may cost all of it, so that an
+    imported history can be seen at once.
     """
 
     privacy: Privacy
-    spent: list[tuple[int, str, float]] = field(default_factory=list)
+    spent: list[tuple[int, str, float]] = field(default_factory=list)  # time, purpose and cost, the earliest first
     at: int = 0
+    sizes: dict[str, float] = field(default_factory=dict)
+    """The sizes of the groups among all people, as published last: costs are computed from them."""
     waits: bool = False  # until imported history is replayed: its periods are closed within minutes, and one can pay
-    new: list[dict[str, Any]] = field(default_factory=list)
+    _n_stored: int = 0
 
     @classmethod
     def read(cls, engine: Engine, privacy: Privacy, *, waits: bool = False) -> Budget:
-        rows, at = schema.privacy_spent.c, now()
-        recent = select(rows.time, rows.what, rows.cost).where(rows.time > at - QUARTER)
+        """Read what was ever spent."""
         with reading(engine) as connection:
-            spent = [(row.time, row.what, row.cost) for row in connection.execute(recent)]
-        return cls(privacy, spent, at, waits)
+            rows = connection.execute(select(schema.privacy_spent).order_by(schema.privacy_spent.c.seq)).all()
+        sizes = [row.published for row in rows if row.what == "sizes"]
+        spent = [(row.time, row.what, row.cost) for row in rows]
+        return cls(privacy, spent, now(), sizes[-1] if sizes else {}, waits, len(rows))
 
     @property
     def is_off(self) -> bool:
@@ -70,14 +64,19 @@ class Budget:
         epsilon = self.privacy.epsilon_per_quarter
         return math.inf if epsilon == "off" else SHARES[what] * mu_of(epsilon) ** 2
 
+    def used(self, what: str) -> float:
+        """What a purpose has spent in the last quarter."""
+        return sum(cost for time, name, cost in self.spent if name == what and time > self.at - QUARTER)
+
     def allowed(self, what: str) -> float:
         """What a purpose may spend now."""
+        if self.is_off:
+            return math.inf
+        if self.waits:
+            return 0.0
         limit, last = self.limit(what), self._last(what)
-        if self.is_off or self.waits:
-            return limit if self.is_off else 0.0
         accrued = limit if last is None else limit * min(1.0, (self.at - last) / QUARTER)
-        used = sum(cost for time, name, cost in self.spent if name == what and time > self.at - QUARTER)
-        return max(0.0, min(accrued, limit - used))
+        return max(0.0, min(accrued, limit - self.used(what)))
 
     def when(self, what: str, cost: float) -> int | None:
         """When a cost will have accrued; None: never."""
@@ -86,27 +85,21 @@ class Budget:
             return None
         return self.at if last is None else max(self.at, last + int(cost / limit * QUARTER))
 
-    def spend(self, what: str, cost: float, published: dict[str, Any] | None = None) -> None:
+    def spend(self, what: str, cost: float) -> None:
         if not self.is_off:
             self.spent.append((self.at, what, cost))
-            self.new.append({"time": self.at, "what": what, "cost": cost, "published": published or {}})
 
     def store(self, connection: Connection) -> None:
         """Store what was spent, in the transaction that publishes the numbers."""
-        if self.new:
-            connection.execute(insert(schema.privacy_spent), self.new)
+        rows = [
+            {"time": time, "what": what, "cost": cost, "published": self.sizes if what == "sizes" else {}}
+            for time, what, cost in self.spent[self._n_stored :]
+        ]
+        if rows:
+            connection.execute(insert(schema.privacy_spent), rows)
 
     def _last(self, what: str) -> int | None:
         return max((time for time, name, _ in self.spent if name == what), default=None)
-
-
-def spends(engine: Engine, what: str | None = None, limit: int | None = None) -> list[Spend]:
-    """Return what was spent, the latest first."""
-    rows = schema.privacy_spent
-    query = select(rows).order_by(rows.c.seq.desc()).limit(limit)
-    with reading(engine) as connection:
-        chosen = query if what is None else query.where(rows.c.what == what)
-        return [Spend(**row) for row in connection.execute(chosen).mappings()]
 
 
 class PrivacyStatus(BaseModel):
@@ -132,35 +125,32 @@ class PrivacyStatus(BaseModel):
     @classmethod
     def of(cls, engine: Engine, privacy: Privacy) -> PrivacyStatus:
         budget = Budget.read(engine, privacy)
-        costs = {what: sum(cost for _, name, cost in budget.spent if name == what) for what in SHARES}
-        total = math.inf if budget.is_off else sum(map(budget.limit, SHARES))
-        used = sum(costs.values())
-        with reading(engine) as connection:
-            ever = connection.scalar(select(func.sum(schema.privacy_spent.c.cost))) or 0.0
+        total = sum(map(budget.limit, SHARES))
+        spent_by = {what: budget.used(what) / total for what in SHARES}
+        spent, ever = sum(spent_by.values()), sum(cost for _, _, cost in budget.spent)
         return cls(
             epsilon_per_quarter=privacy.epsilon_per_quarter,
             delta=DELTA,
-            spent=used / total,
-            left=max(0.0, 1 - used / total),
-            spent_by={what: cost / total for what, cost in costs.items()},
+            spent=spent,
+            left=max(0.0, 1 - spent),
+            spent_by=spent_by,
             max_guess=1.0 if budget.is_off else guess_of(ever),
-            max_guess_per_quarter=1.0 if budget.is_off else guess_of(total),
+            max_guess_per_quarter=guess_of(total),
         )
 
     @property
     def sentence(self) -> str | None:
-        """What readers of groups' numbers must know; None where there is no noise."""
-        if self.epsilon_per_quarter == "off":
+        """What readers of groups' numbers must know; None if they have no noise."""
+        if (words := noise_words(self.epsilon_per_quarter)) is None:
             return None
         return (
-            f"Numbers of groups carry noise on purpose, for privacy (epsilon = {self.epsilon_per_quarter:g} a quarter, "
-            f"{self.spent:.0%} spent): whoever knows all else guesses a person's group from them with at most "
-            f"{self.max_guess:.0%}."
+            f"{words} {self.spent:.0%} of the budget is spent: an attacker who knows all else guesses a person's group "
+            f"right with a probability of at most {self.max_guess:.0%}."
         )
 
 
 class LatestTests:
-    """Each user's last test since numbers of groups were published: one record for each, so that each counts once."""
+    """Each user's last test since numbers of groups were published, so that each user counts once."""
 
     def __init__(self, engine: Engine) -> None:
         rows = schema.tested_users.c
@@ -169,7 +159,7 @@ class LatestTests:
         self._new, self._is_cleared = list[dict[str, Any]](), False
 
     def add(self, user_ids: Sequence[str], values: Array, t: int) -> None:
-        """Take up the tests of a period."""
+        """Add the tests of a period."""
         self._new = [
             {"user_id": user_id, "t": t, "value": value}
             for user_id, value in zip(user_ids, values.tolist(), strict=True)
@@ -181,7 +171,7 @@ class LatestTests:
         return list(self._values), np.array(list(self._values.values()), np.float64)
 
     def clear(self) -> None:
-        """Begin again: numbers were published."""
+        """Start again: numbers were published."""
         self._new, self._is_cleared = [], True
 
     def store(self, connection: Connection) -> None:

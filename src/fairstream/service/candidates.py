@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ from fairstream.service.privacy import (
     exact,
     group_names,
     ndcg_of,
-    who_judges,
 )
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
@@ -54,10 +53,16 @@ class Trial:
     n_learned: int
     n_new_items: int  # items of the period that the model in service did not know
     after: Evaluation  # the candidate on the held-out events
+    rejected: Sequence[int] = ()  # rejected periods that the candidate has learned, too
     before: Evaluation | None = None  # the model in service on the same events; None for the first model
-    reference: Array | None = None  # the users' values under recent popularity, where the events have changed
-    rejected: tuple[int, ...] = ()  # rejected periods that the candidate has learned, too
-    comparison: Comparison | None = None  # only of the best trial, because it spends the privacy budget
+    reference: Array | None = None  # the judges' values under recent popularity, where the events have changed
+    score: float = 0.0  # the mean NDCG of the users who judge
+    compare: Callable[[], Comparison] | None = None
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The comparison with the model in service, once: it spends the privacy budget."""
+        return self.compare and self.compare()
 
     @property
     def what_is_not_finite(self) -> str | None:
@@ -74,8 +79,8 @@ class Trial:
 class Candidates:
     """Makes and judges candidates that descend from the model in service, or first ones of all stored events.
 
-    If the model in service cannot be read, its nearest ancestor that can replaces it, as in serving. What the lost
-    models had learned is learned again.
+    If the model in service cannot be read, its nearest readable ancestor replaces it, as in serving. The candidate then
+    learns the periods of the lost models again.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class Candidates:
         self._people = workspace.people.values().rename_columns(["user_id", self._config.group])
         values = self._people[self._config.group].combine_chunks()
         self.names = group_names(values, self._config, workspace.secret)
-        """The groups, whoever has events."""
+        """The groups, also those without events."""
         codes = pc.index_in(values, value_set=pa.array(self.names, pa.string()))
         self._people, self._codes = self._people.filter(codes.is_valid()), codes.drop_null()
         self._groups, self.tested = Groups.none(0), LatestTests(workspace.engine)
@@ -100,7 +105,7 @@ class Candidates:
         t = -1 if self.parent is None else self.parent.t
         self._again = [] if self.parent is None else [split_of(workspace, periods[t]).held_out]
         self._skipped = {period.t: split_of(workspace, period).counted for period in periods[t + 1 :]}
-        """What a rejected candidate, or one that was rolled back, had learned: known, but not learned from."""
+        """Periods of rejected models and of models that were rolled back: known, but not learned from."""
         self._again += [self._skipped.pop(t) for t in sorted(lost)]
 
     @property
@@ -116,97 +121,91 @@ class Candidates:
     def judge_in_service(self, events: pa.Table, t: int) -> tuple[Evaluation, GroupMeans, dict[str, Any]]:
         """Evaluate the model in service on the events of a period before it learns any of them.
 
-        The last part is the mean by whoever judges, for drift.
-
-        The numbers of groups are of everybody who was tested since the last ones were published. Newcomers count in
-        no group: else an attacker could invent users until a group is just large enough with a victim in it.
+        The last part is the mean over the users who judge, for drift. The numbers of groups are of all users who were
+        tested since the last ones were published.
         """
         recommender = deepcopy(self._loaded)  # as it has answered, retained or not
-        n_established = len(recommender.state.user_ids)
+        established = recommender.state.user_ids.ids
         self._observe(recommender, [*self._skipped.values(), *self._again])
         evaluation = self._judge(recommender, events)
-        results, ids = evaluation.tested, recommender.state.user_ids.ids
-        is_judged = self._who_judges(evaluation, n_established)
-        level = {EVERYONE if is_judged.all() else KNOWN: exact(Normal.mean(ndcg_of(results)[is_judged]))}
+        is_judged, values = self._who_judges(evaluation, len(established)), ndcg_of(evaluation.tested)
+        level = {EVERYONE if is_judged.all() else KNOWN: exact(Normal.mean(values[is_judged]))}
         if not self.has_groups:
             return evaluation, NO_GROUPS, level
-        codes = self._codes_of(results.users, ids, n_established)
-        counts, values = codes != UNKNOWN, ndcg_of(results)
-        if not self._release.budget.is_off:
-            self.tested.add(ids.take(pa.array(results.users[counts])).to_pylist(), values[counts], t)
-            everybody, values = self.tested.columns()
-            ids, rows = pa.array(everybody, pa.large_string()), np.arange(len(everybody))
-            codes = self._codes_of(rows, ids, len(rows))
+        users = evaluation.tested.users
+        in_group = self._codes_of(users, established) != UNKNOWN
+        self.tested.add(established.take(pa.array(users[in_group])).to_pylist(), values[in_group], t)
+        everybody, values = self.tested.columns()
+        codes = self._codes_of(np.arange(len(everybody)), pa.array(everybody, pa.large_string()))
         groups = self._release.report(values, codes, self.names)
         if groups.sizes:
             self.tested.clear()
         return evaluation, groups, level
 
     def _who_judges(self, evaluation: Evaluation, n_established: int) -> Mask:
-        return who_judges(evaluation.tested, n_established, self._config.gate.min_tested_users)
+        """The users by whom a model is judged: those known before the period, if they are enough, else all.
 
-    def _codes_of(self, users: Rows, ids: pa.Array, n_established: int) -> Codes:
-        """The codes of the groups of user rows with these ids, in the order of `names`; newcomers count in none."""
+        An attacker can invent as many newcomers as it takes to decide a test of all.
+        """
+        is_known = evaluation.tested.users < n_established
+        return is_known if is_known.sum() >= self._config.gate.min_tested_users else np.ones_like(is_known)
+
+    def _codes_of(self, users: Rows, ids: pa.Array) -> Codes:
+        """The codes of the groups of user rows, in the order of `names`; rows beyond these ids count in no group.
+
+        Those are newcomers: an attacker could invent users until a group is just large enough with a victim in it.
+        """
         people = self._people["user_id"].combine_chunks().cast(ids.type)
-        place = pc.index_in(ids.slice(0, n_established), value_set=people)
-        known = pc.fill_null(self._codes.take(place), UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int16)
-        return np.where(users < n_established, np.append(known, UNKNOWN)[np.minimum(users, n_established)], UNKNOWN)
+        codes = pc.fill_null(self._codes.take(pc.index_in(ids, value_set=people)), UNKNOWN)
+        return np.append(codes.to_numpy(zero_copy_only=False), UNKNOWN).astype(np.int16)[np.minimum(users, len(ids))]
 
     def learn(self, events: pa.Table, held_out: pa.Table, *, has_drifted: bool) -> Trial:
         """Learn events, and those held out last time; judge by the ones held out now.
 
-        After drift there are further candidates: one that restarts from the new events and, if there are rejected
-        periods, one that learns them, too. The best for everyone is returned.
+        After drift a second candidate starts from scratch on these events and those of rejected periods. The one that
+        is better for everyone is returned.
         """
         if self.parent is None:
             events = pa.concat_tables([*self._again, events])
             candidate, n_items = self._fit(events), pc.count_distinct(events["item_id"]).as_py()
             return Trial(candidate, len(events), n_items, self._judge(candidate, held_out))
-        rejected_models = rejected_from(self._workspace.engine, self.parent.id)
-        rejected = sorted(row.t for row in rejected_models if row.t in self._skipped and rejects_level(row.decision))
-        ways: list[tuple[list[int], Strategy | None]] = [([], None)]
+        trials = [self._try(events, held_out, [], None, has_drifted=has_drifted)]
         if has_drifted:
-            ways += [(rejected, RestartOnNew()), *([(rejected, None)] if rejected else [])]
-        trials = [self._try(events, held_out, *way, has_drifted=has_drifted) for way in ways]
-        n_established, best = max(trials, key=lambda trial: float(self._values(trial[1].after, trial[0]).mean()))
-        assert best.before is not None
-        users, values = best.before.tested.users, (ndcg_of(best.before.tested), ndcg_of(best.after.tested))
-        codes = self._codes_of(users, best.recommender.state.user_ids.ids, n_established)
-        judge = self._config.gate.max_fall, self._who_judges(best.before, n_established)
-        return replace(best, comparison=Comparison.of(self._release, *values, codes, self.names, *judge))
-
-    def _values(self, evaluation: Evaluation, n_established: int) -> Array:
-        """NDCG of each user who judges."""
-        return ndcg_of(evaluation.tested)[self._who_judges(evaluation, n_established)]
+            rows = rejected_from(self._workspace.engine, self.parent.id)
+            rejected = sorted(row.t for row in rows if row.t in self._skipped and rejects_level(row.decision))
+            trials.append(self._try(events, held_out, rejected, RestartOnNew(), has_drifted=True))
+        return max(trials, key=lambda trial: trial.score)
 
     def _try(
         self, new: pa.Table, held_out: pa.Table, rejected: list[int], strategy: Strategy | None, *, has_drifted: bool
-    ) -> tuple[int, Trial]:
-        """Return the number of users that were known before, and the trial."""
+    ) -> Trial:
+        """Train and judge a candidate; the recommender's strategy learns the events by default."""
         events = pa.concat_tables([*self._again, *(self._skipped[t] for t in rejected), new])
         skipped = [table for t, table in self._skipped.items() if t not in rejected]
         current, candidate = deepcopy(self._retained), deepcopy(self._retained)
         for recommender in (current, candidate):
             self._observe(recommender, skipped)
-        n_established = len(current.state.user_ids)
-        n_items = len(current.state.item_ids)
+        established, n_items = current.state.user_ids.ids, len(current.state.item_ids)
         self._observe(current, [events])  # at once, as the candidate does, so that both give users the same rows
         before = self._judge(current, held_out)  # before the training: with too few users it would be in vain
+        is_judged, reference = self._who_judges(before, len(established)), None
+        if has_drifted:
+            reference = ndcg_of(self._judge(current, held_out, baseline=True).tested)[is_judged]
 
         def replay(users: Rows, values: Array, codes: Codes, *about: Any) -> PeriodReplay | None:
-            # The first trial's serves all: the budget pays for one.
+            # The first trial's serves both: the budget pays for one.
             if self._replay is None:
-                is_known = users < n_established
-                self._replay = self._release.replay(values, np.where(is_known, codes, UNKNOWN), *about)
+                codes = np.where(users < len(established), codes, UNKNOWN)
+                self._replay = self._release.replay(values, codes, *about)
             return self._replay
 
         items = None if candidate.state.features is None else self._items
         candidate.update(_columns(events), users=self._users, items=items, strategy=strategy, replay_groups=replay)
-        after = self._judge(candidate, held_out)
-        popularity = self._judge(current, held_out, baseline=True) if has_drifted else None
-        reference = None if popularity is None else self._values(popularity, n_established)
-        n_new_items = len(current.state.item_ids) - n_items
-        return n_established, Trial(candidate, len(events), n_new_items, after, before, reference, tuple(rejected))
+        n_new_items, after = len(current.state.item_ids) - n_items, self._judge(candidate, held_out)
+        values, codes = ndcg_of(after.tested), self._codes_of(before.tested.users, established)
+        compared = (ndcg_of(before.tested), values, codes, self.names, self._config.gate.max_fall, is_judged)
+        score, compare = float(values[is_judged].mean()), partial(self._release.compare, *compared)
+        return Trial(candidate, len(events), n_new_items, after, rejected, before, reference, score, compare)
 
     def _fit(self, events: pa.Table) -> FairRecommender:
         learning = self._config.learning

@@ -39,7 +39,7 @@ class Check:
     interval: tuple[float, float] | None = None
     limit: float | None = None
     group: str | None = None
-    accepted: bool = False  # beyond its limit but passed; the sentence gives the reason
+    accepted: bool = False  # it exceeds its limit but passes; the sentence gives the reason
     is_tested: bool = True  # whether noise allowed a test; a check that is not tested rejects nothing
 
 
@@ -92,24 +92,25 @@ def drift(
     """Compare the levels of the model in service on this period and on the last one learned from.
 
     `noise` holds the noise's standard errors of the groups' levels now and before. Users known before stand for
-    everyone where there are enough.
+    everyone if there are enough.
     """
-    everyone = {EVERYONE} if KNOWN in now and KNOWN in before else set()
-    for name in (name for name in now if name in before and name not in everyone):
+    names = [name for name in now if name in before and before[name][0] > 0]
+    for name in names:
+        if name == EVERYONE and KNOWN in names:
+            continue
         (value, ends), (was, ends_before) = now[name], before[name]
-        fall = 1 - value / was if was > 0 else 0.0
-        noise_now, noise_before = noise.get(name, (0.0, 0.0))
-        margin = noise_margin(math.hypot(noise_now, (1 - fall) * noise_before)) / was if was > 0 else 0.0
+        fall, (noise_now, noise_before) = 1 - value / was, noise.get(name, (0.0, 0.0))
+        margin = noise_margin(math.hypot(noise_now, (1 - fall) * noise_before)) / was
         ok = not (fall - margin > gate.max_drift and ends[1] < ends_before[0])
         levels, group = f"{value:.4f} after {was:.4f}", None
         if name not in _ALL:
             levels, group = f"{with_margin(value, ends)} after {with_margin(was, ends_before)}", name
-        sentence = (
-            f"on this period's events the model in service does {fall:.0%} worse for {name} than on the last period's "
-            f"({levels}, limit {gate.max_drift:.0%}): the events themselves have changed"
-        )
-        if ok:
-            sentence = f"the model in service does for {name} as it did ({levels})"
+        sentence = f"the model in service does for {name} as it did ({levels})"
+        if not ok:
+            sentence = (
+                f"on this period's events the model in service does {fall:.0%} worse for {name} than on the last "
+                f"period's ({levels}, limit {gate.max_drift:.0%}): the events themselves have changed"
+            )
         yield Check("drift", ok, sentence, fall, None, gate.max_drift, group)
 
 
@@ -120,52 +121,49 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
     drift before.
     """
     before, after = comparison.before, comparison.after
-    moved = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))
-    to_reference = Normal.mean(after - reference)
-    is_attained = to_reference.interval[1] >= 0 and moved.interval[0] > 0
-    ok = bool(moved.interval[1] >= 0 and (is_attained or n_rejected >= gate.drift_patience))
-    levels = (
-        f"on the held-out events the candidate reaches {after.mean():.4f}, the model in service "
+    change = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))
+    is_attained = Normal.mean(after - reference).interval[1] >= 0 and change.interval[0] > 0
+    ok = change.interval[1] >= 0 and (is_attained or n_rejected >= gate.drift_patience)
+    if not ok:
+        why = f"{drifted.sentence}, and the candidate does not reach what is attainable now"
+    elif is_attained:
+        why = "the events have changed, and the candidate reaches what is attainable now"
+    else:
+        why = f"the events have changed, and the candidate is no worse, after {n_rejected} such rejections in a row"
+    sentence = (
+        f"{why}: on the held-out events the candidate reaches {after.mean():.4f}, the model in service "
         f"{before.mean():.4f}, recent popularity {reference.mean():.4f}"
     )
-    sentence = f"{drifted.sentence}, and the candidate does not do what can be done now: {levels}"
-    if ok:
-        patience = f"is no worse, after {n_rejected} rejected in a row for the same"
-        why = "does what can be done now" if is_attained else patience
-        sentence = f"the events have changed, and the candidate {why}: {levels}"
-    return replace(drifted, ok=ok, accepted=ok, sentence=sentence)
+    return replace(drifted, ok=bool(ok), accepted=bool(ok), sentence=sentence)
 
 
-def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
-    """Compare the candidate with the model in service, on the same users."""
+def compared(comparison: Comparison, gate: Gate, metric: str) -> Iterator[Check]:
+    """Compare the candidate with the model in service, on the same users; `metric` is its name in sentences."""
     old, change = comparison.before, comparison.after - comparison.before
     level = float(old.mean())
     ratio = float(change.mean()) / level if level > 0 else 0.0
     deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
     error = Normal.mean(deviations).se / level if level > 0 else 0.0
-    yield _performance(comparison.who, level, Normal(ratio, error), gate, gate.max_fall)
-    variance = float(deviations.var())
-    for name in comparison.groups_before.sizes:
-        yield _performance_of_group(name, comparison, variance, gate)
-    if len(comparison.groups_before.sizes) > 1:
+    yield _performance(metric, comparison.who, level, Normal(ratio, error), gate.max_fall)
+    names, variance = list(comparison.groups_before.sizes), float(deviations.var())
+    for name in names:
+        yield _performance_of_group(metric, name, comparison, variance, gate)
+    if len(names) > 1:
         yield _disparity(comparison, gate)
     elif comparison.groups_before.n_groups > 1:
-        yield _not_tested("performance", f"NDCG@{gate.k} of groups", comparison, gate.max_group_fall)
+        yield _not_tested("performance", f"{metric} of groups", comparison, gate.max_group_fall)
 
 
-def _performance_of_group(name: str, comparison: Comparison, variance: float, gate: Gate) -> Check:
-    own, moved = (groups.means.get(name) for groups in (comparison.groups_before, comparison.groups_change))
-    if own is not None and moved is not None and own.value <= 0:
-        return _performance(name, own.value, moved, gate, gate.max_group_fall)
-    if own is not None and moved is not None:
-        ratio = moved.value / own.value
-        noise = math.hypot(moved.noise, ratio * own.noise) / own.value
-        sampling = math.sqrt(variance / comparison.groups_before.sizes[name]) / own.value
-        change = Normal(ratio, math.hypot(sampling, noise), noise)
-        if change.can_test(gate.max_fall):  # a fall that is this large can be seen
-            n_tests = len(comparison.groups_before.sizes)
-            return _performance(name, own.value, change, gate, gate.max_group_fall, n_tests)
-    return _not_tested("performance", f"NDCG@{gate.k} for {name}", comparison, gate.max_group_fall, name)
+def _performance_of_group(metric: str, name: str, comparison: Comparison, variance: float, gate: Gate) -> Check:
+    sizes, own = comparison.groups_before.sizes, comparison.groups_before.means[name]
+    moved = comparison.groups_change.means[name]
+    level = max(own.value, 1e-9)
+    ratio = moved.value / level
+    noise = math.hypot(moved.noise, ratio * own.noise) / level
+    change = Normal(ratio, math.hypot(math.sqrt(variance / sizes[name]) / level, noise), noise)
+    if not change.can_test(gate.max_fall):  # noise would hide so large a fall
+        return _not_tested("performance", f"{metric} for {name}", comparison, gate.max_group_fall, name)
+    return _performance(metric, name, own.value, change, gate.max_group_fall, len(sizes))
 
 
 def _not_tested(check: str, what: str, comparison: Comparison, limit: float, group: str | None = None) -> Check:
@@ -173,7 +171,7 @@ def _not_tested(check: str, what: str, comparison: Comparison, limit: float, gro
     return Check(check, True, sentence, None, None, limit, group, is_tested=False)
 
 
-def _performance(name: str, level: float, change: Normal, gate: Gate, limit: float, n_tests: int = 1) -> Check:
+def _performance(metric: str, name: str, level: float, change: Normal, limit: float, n_tests: int = 1) -> Check:
     """Whether the fall of everyone or of one of `n_tests` groups exceeds its limit."""
     group = None if name in _ALL else name
     if level <= 0:
@@ -182,7 +180,7 @@ def _performance(name: str, level: float, change: Normal, gate: Gate, limit: flo
     value, (low, high) = change.published(n_tests)
     ok = not (value + noise_margin(change.noise) < -limit and high < 0)
     sentence = (
-        f"NDCG@{gate.k} for {name} {'rises' if value > 0 else 'falls'} by {abs(value):.1%} "
+        f"{metric} for {name} {'rises' if value > 0 else 'falls'} by {abs(value):.1%} "
         f"({low:+.1%} to {high:+.1%}, limit −{limit:.0%})"
     ) + (", which may be chance" if ok and value < -limit else "")
     return Check("performance", ok, sentence, value, (low, high), limit, group)

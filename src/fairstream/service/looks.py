@@ -27,9 +27,10 @@ from fairstream.service import registry, schema
 from fairstream.service.alerts import alert
 from fairstream.service.arms import Arms
 from fairstream.service.audit import record
-from fairstream.service.budget import Budget, spends
+from fairstream.service.budget import Budget
 from fairstream.service.database import bump, now, reading, writing
 from fairstream.service.experiments import Experiment, running
+from fairstream.service.gaps import TOO_FEW
 from fairstream.service.impressions import HOUR, add_counts
 from fairstream.service.lists import Ask
 from fairstream.service.workspace import Workspace
@@ -245,10 +246,10 @@ def _groups(workspace: Workspace, experiment: Experiment, n: int) -> tuple[dict[
         allowed = getattr(options, f"max_fall_of_{options.metric}") * float(rates.mean())
         factor, what = 4, f"{options.metric.replace('_', ' ')} of B minus that of A"
     budget, k = Budget.read(workspace.engine, workspace.config.privacy), before.get("k", 0) + 1
-    sizes = next((spend.published for spend in spends(workspace.engine, "sizes", 1)), {})
     min_size = workspace.config.gate.min_group_size
-    release = Release(workspace.secret, min_size, f"{experiment.id} {k}", budget, sizes)
-    means = release.report(values, codes, names).means
+    release = Release(workspace.secret, min_size, f"{experiment.id} {k}", budget)
+    report = release.report(values, codes, names)
+    means = report.means
     n_tests = ceil(len(means) * 2**k * 0.05 / (options.alpha / 4))  # of one test the margin is that of 95 %
     tests = {}
     for name, mean in means.items():
@@ -260,5 +261,5 @@ def _groups(workspace: Workspace, experiment: Experiment, n: int) -> tuple[dict[
             "sentence": f"{what} is {value:+.1%} ({low:+.1%} to {high:+.1%})",
             "breaks_guard": high < -allowed,
         }
-    groups = {"n": n, "k": k if tests else k - 1, "withheld": None if tests else release.why}
+    groups = {"n": n, "k": k if tests else k - 1, "withheld": None if tests else report.why or TOO_FEW}
     return {"groups": groups, "tests": tests}, budget

@@ -1,25 +1,25 @@
-"""Differential privacy of groups: sizes and means with noise, from which nobody's group follows.
+"""Differential privacy of groups: sizes and means with noise, which reveal nobody's group.
 
-All that an update stores or prints about groups comes from here, so no reader can get more. Two workspaces are
+All numbers of groups that an update stores or prints come from here, so no reader can get more. Two workspaces are
 neighbours if they differ in the group of one person. That person leaves the sum of one group and joins that of
 another: where one user adds at most b, the sums move by √2 b. With Gaussian noise of the standard deviation √2 b / μ on
 each they are μ-private, and so is everything computed from them: means, gaps, the gate's checks, the level that the
-target chooses, regret. Squared, the μ of all that is published add up; `Budget` bounds their sum in a quarter.
+target chooses, regret. Squared, the μ of all published numbers add up; `Budget` bounds their sum in a quarter.
 
-The sum over all groups is known without anybody's group, so the noise of all groups is made to add up to 0. The
-workspace's secret and the events of the period determine the noise: asking again gives the same number.
+The workspace's secret and the events of the period determine the noise: asking again gives the same number.
 
-**Worth its cost**: numbers are bought with as little noise as makes them useful. A published number has noise of at
-most half of its sampling error; what cannot be had so is withheld, with the reason. Costs follow from the published
-sizes of groups and from everyone's values, so that they reveal nothing more.
+**Worth its cost**: a number is bought with as little noise as makes it useful. A published number has noise of at most
+half of its sampling error; other numbers are withheld, with the reason. Costs follow from the published sizes of groups
+and from everyone's values, so that they reveal nothing more.
 """
 
 from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -44,7 +44,7 @@ from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
 from fairstream.service.budget import DAY, QUARTER, SHARES, Budget
-from fairstream.service.gaps import IN_REPLAY, TOO_FEW, TOO_NOISY, too_early
+from fairstream.service.gaps import IN_REPLAY, TOO_FEW, TOO_NOISY
 from fairstream.service.settings import LiveConfig
 from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
 from fairstream.strategies.replay import GroupReplay
@@ -61,30 +61,23 @@ _OF_SIZES, _OF_LEVEL = 0.1, 0.25  # parts of a cost: for the sizes of groups, an
 _PAYABLE = 1 / 3  # of a quarter's budget: a group that costs more has no say in what is spent for all groups
 _DOUBT = 0.05  # the probability that noise alone makes a group large enough to be reported
 _DIGITS = 3
-
-
 NO_GROUPS: Final = GroupMeans({}, {}, why=TOO_FEW)
 
 
 class Release:
-    """The numbers of groups that one update may publish; `label` and the workspace's secret determine the noise.
+    """The numbers of groups that one update may publish; `label` and the workspace's secret determine the noise."""
 
-    `sizes` are those of the groups among all people, as published before: by them costs are reckoned.
-    """
-
-    def __init__(
-        self, secret: bytes, min_group_size: int, label: str, budget: Budget, sizes: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, secret: bytes, min_group_size: int, label: str, budget: Budget) -> None:
         self._noise, self.budget = GroupNoise(secret, label), budget
-        self._min_group_size, self._known = max(2, min_group_size), sizes or {}
-        self.why = TOO_FEW
+        self._min_group_size = max(2, min_group_size)
 
     def all_sizes(self, codes: Codes, names: Sequence[str]) -> None:
         """Publish the sizes of the groups among all people, about once a month."""
         cost = self.budget.limit("sizes") * _PAYABLE
-        if self.budget.allowed("sizes") >= cost and not self.budget.is_off:
-            self._known = {name: max(1.0, size) for name, size in self._noise.sizes("all", codes, names, cost).items()}
-            self.budget.spend("sizes", cost, {name: round(size) for name, size in self._known.items()})
+        if self.budget.allowed("sizes") >= cost:
+            sizes = self._noise.sizes("all", codes, names, cost)
+            self.budget.sizes = {name: max(1, round(size)) for name, size in sizes.items()}
+            self.budget.spend("sizes", cost)
 
     def report(self, values: Array, codes: Codes, names: Sequence[str]) -> GroupMeans:
         """The mean of each group of tested users, as soon as its gaps are worth what they cost."""
@@ -92,31 +85,32 @@ class Release:
         b, variance = value_range(values, codes, 0.0, 1.0)
         n_all = int(np.count_nonzero(codes >= 0))
 
-        def cost(n: float) -> float:  # of a gap, whose noise and sampling error have the same form
-            return 2 * b**2 * (1 - 1 / len(names)) / (_AIM**2 * variance * n * (1 - n / n_all)) / part
+        def noise(n: float) -> float:  # of a gap it has the same form as the sampling error
+            return _AIM * math.sqrt(variance * n * (1 - n / n_all)) / n
 
-        spent = self._buy("report", cost, codes, names)
+        spent, why = self._buy("report", part, b, noise, codes, names)
         if spent is None:
-            return replace(NO_GROUPS, why=self.why)
+            return replace(NO_GROUPS, why=why)
         sizes = self._sizes("period", codes, names, spent * _OF_SIZES)
         return self._noise.means("period", values, codes, names, sizes, spent * part).readable()
 
     def compare(
-        self, before: Array, change: Array, codes: Codes, names: Sequence[str], max_fall: float
-    ) -> tuple[GroupMeans, GroupMeans]:
-        """The groups' means under the model in service, and what a candidate changes, so that a fall can be seen."""
-        level, part = float(before.mean()), 1 - _OF_SIZES - _OF_LEVEL
-        b, _ = value_range(change, codes, -1.0, 1.0)
-
-        def cost(n: float) -> float:
-            return 2 * b**2 * (1 - 1 / len(names)) / max(1e-9, n * max_fall * level * 0.9) ** 2 / part
-
-        spent = self._buy("gate", cost, codes, names)
-        if spent is None:
-            return replace(NO_GROUPS, why=self.why, n_groups=len(names)), NO_GROUPS
-        sizes = self._sizes("held-out", codes, names, spent * _OF_SIZES)
-        groups = self._noise.means("held-out", before, codes, names, sizes, spent * _OF_LEVEL)
-        return groups, self._noise.means("change", change, codes, names, sizes, spent * part, -1.0)
+        self, before: Array, after: Array, codes: Codes, names: Sequence[str], max_fall: float, is_judged: Mask
+    ) -> Comparison:
+        """Compare users' values under the model in service and a candidate, so that a fall can be seen in groups."""
+        groups, changes, change = NO_GROUPS, NO_GROUPS, after - before
+        if len(names) > 1:
+            groups, part = replace(NO_GROUPS, n_groups=len(names)), 1 - _OF_SIZES - _OF_LEVEL
+            b, _ = value_range(change, codes, -1.0, 1.0)
+            noise = max(1e-9, 0.9 * max_fall * float(before.mean()))
+            spent, why = self._buy("gate", part, b, lambda n: noise, codes, names)
+            if spent is None:
+                groups = replace(groups, why=why)
+            else:
+                sizes = self._sizes("held-out", codes, names, spent * _OF_SIZES)
+                groups = self._noise.means("held-out", before, codes, names, sizes, spent * _OF_LEVEL)
+                changes = self._noise.means("change", change, codes, names, sizes, spent * part, -1.0)
+        return Comparison(before[is_judged], after[is_judged], groups, changes, EVERYONE if is_judged.all() else KNOWN)
 
     def replay(self, values: Array, codes: Codes, names: Sequence[str], levels: Sequence[Level]) -> PeriodReplay | None:
         """All levels on a period, from the users' values (U, L); with noise a few levels (`RUNGS`), if affordable.
@@ -132,11 +126,11 @@ class Release:
         own = changes[codes >= 0]
         variance = max(float(own.var(axis=0).mean()) if own.size else 0.0, 1e-9)
 
-        def cost(n: float) -> float:
-            return 2 * MAX_CHANGE**2 * n_changes * (1 - 1 / len(names)) / (MAX_NOISE**2 * variance * n) / part
+        def noise(n: float) -> float:
+            return MAX_NOISE * math.sqrt(variance / n)
 
         # As much noise as sampling error will do: past periods are pooled.
-        spent = self._buy("target", cost, codes, names, enough=MAX_NOISE**2)
+        spent, _ = self._buy("target", part / n_changes, MAX_CHANGE, noise, codes, names, enough=MAX_NOISE**2)
         if spent is None:
             return None
         sizes = self._sizes("replay", codes, names, spent * _OF_SIZES)
@@ -155,42 +149,55 @@ class Release:
         return PeriodReplay(tuple(levels[at] for at in tried), groups)
 
     def _buy(
-        self, what: str, cost: Callable[[float], float], codes: Codes, names: Sequence[str], enough: float = 1.0
-    ) -> float | None:
-        """Spend what the smallest payable group costs by its expected number of users, or at least the share `enough`.
+        self,
+        what: str,
+        part: float,
+        b: float,
+        noise: Callable[[float], float],
+        codes: Codes,
+        names: Sequence[str],
+        enough: float = 1.0,
+    ) -> tuple[float | None, str]:
+        """Spend the cost of means with this noise in the smallest payable group; None, and why, if it is too much.
 
-        None, with the reason in `why`, if it is too much.
+        `noise` is a function of the group's expected number of users, each of whom adds at most `b` to a sum; `part` of
+        the cost pays for the mean. Less is spent if the budget has less, but at least the share `enough` of the cost.
         """
-        n, total = int(np.count_nonzero(codes >= 0)), sum(self._known.values())
         if self.budget.is_off:
-            return math.inf
-        shares = [self._known.get(name, 0.0) / total if total else 1 / len(names) for name in names]
-        large = [n * share for share in shares if self._min_group_size <= n * share < n]
-        self.why = TOO_FEW
+            return math.inf, ""
+        n, sizes = int(np.count_nonzero(codes >= 0)), self.budget.sizes or dict.fromkeys(names, 1.0)
+        expected = [n * sizes.get(name, 0.0) / sum(sizes.values()) for name in names]
+        large = [size for size in expected if self._min_group_size <= size < n]
         if len(large) < 2:
-            return None
-        limit, costs = self.budget.limit(what), [cost(size) for size in large]
-        price = max((each for each in costs if each <= limit * _PAYABLE), default=min(costs))
-        if price * enough > (allowed := self.budget.allowed(what)):
-            when = self.budget.when(what, price * enough)
-            self.why = IN_REPLAY if self.budget.waits else TOO_NOISY if when is None else too_early(when)
-            return None
+            return None, TOO_FEW
+        costs = [2 * b**2 * (1 - 1 / len(names)) / (size * noise(size)) ** 2 / part for size in large]
+        payable = [cost for cost in costs if cost <= self.budget.limit(what) * _PAYABLE]
+        price, allowed = max(payable, default=min(costs)), self.budget.allowed(what)
+        if price * enough > allowed:
+            return None, IN_REPLAY if self.budget.waits else self._too_early(what, price * enough)
         spent = min(price, allowed)
         self.budget.spend(what, spent)
-        return spent
+        return spent, ""
+
+    def _too_early(self, what: str, cost: float) -> str:
+        """Why numbers wait: the budget will allow them later, or never."""
+        if (when := self.budget.when(what, cost)) is None:
+            return TOO_NOISY
+        day = datetime.fromtimestamp(when / 1e6, UTC) + timedelta(days=1)
+        return f"too few people were tested yet; the privacy budget allows numbers of groups from about {day:%Y-%m-%d}"
 
     def _sizes(self, what: str, codes: Codes, names: Sequence[str], cost: float) -> dict[str, float]:
         """The size of each group that is large enough; if one alone is not, the next smallest is left out, too.
 
-        Else the mean over everyone minus those of the others would reveal that group's. The margin above
+        Otherwise the mean over everyone minus those of the others would reveal that group's. The margin above
         `min_group_size` makes it improbable that noise alone makes a group large enough.
         """
-        noisy = self._noise.sizes(what, codes, names, cost)
+        sizes = self._noise.sizes(what, codes, names, cost)
         minimum = self._min_group_size + noise_margin(noise_scale(1.0, cost), _DOUBT)
-        large = sorted((name for name in names if noisy[name] >= minimum), key=lambda name: noisy[name])
-        if len(names) - len(large) == 1:
-            large = large[1:]
-        return {name: noisy[name] for name in names if name in large}
+        small = [name for name in names if sizes[name] < minimum]
+        if len(small) == 1:
+            small.append(min((name for name in names if name not in small), key=lambda name: sizes[name]))
+        return {name: size for name, size in sizes.items() if name not in small}
 
 
 def people_needed(epsilon: float, quality: float, days: float) -> int:
@@ -209,7 +216,7 @@ def people_needed(epsilon: float, quality: float, days: float) -> int:
 def group_names(values: pa.Array, config: LiveConfig, secret: bytes) -> list[str]:
     """The names of the groups: the declared ones, or values that enough people have.
 
-    How many are enough is secret, so that nobody learns from a name that the last person needed for it has that value.
+    How many are enough is secret, so that a name does not reveal the value of the last person it needed.
     """
     if not len(values):
         return []
@@ -226,35 +233,17 @@ def group_names(values: pa.Array, config: LiveConfig, secret: bytes) -> list[str
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The candidate and the model in service on the same users: their values, and the means of groups."""
+    """The candidate and the model in service on the same users: the values of those who judge, and means of groups."""
 
     before: Array
     after: Array
     groups_before: GroupMeans
     groups_change: GroupMeans
-    who: str = EVERYONE  # the users that `before` and `after` are of: all, or those known before the period
-
-    @classmethod
-    def of(
-        cls,
-        release: Release,
-        before: Array,
-        after: Array,
-        codes: Codes,
-        names: Sequence[str],
-        max_fall: float,
-        is_judged: Mask | None = None,
-    ) -> Comparison:
-        groups = (NO_GROUPS, NO_GROUPS)
-        if len(names) > 1:
-            groups = release.compare(before, after - before, codes, names, max_fall)
-        if is_judged is None or is_judged.all():
-            return cls(before, after, *groups)
-        return cls(before[is_judged], after[is_judged], *groups, KNOWN)
+    who: str = EVERYONE  # the users who judge: all, or those known before the period
 
     @property
     def groups_after(self) -> GroupMeans:
-        return self.groups_before.plus(self.groups_change, 0.0, 1.0)
+        return self.groups_before.plus(self.groups_change)
 
     def gains(self) -> dict[str, Any]:
         """The candidate's gain for everyone, each group, and each group's gap: [value, [low, high]]."""
@@ -269,15 +258,6 @@ class Comparison:
 def ndcg_of(results: UserResults) -> Array:
     """Each user's NDCG."""
     return results.values_of(DEFAULT_METRICS["ndcg"])
-
-
-def who_judges(results: UserResults, n_established: int, min_tested_users: int) -> Mask:
-    """The users by whom a model is judged: those known before the period, if they are enough, else all.
-
-    Anybody can invent newcomers, as many as it takes to decide a test of all.
-    """
-    is_known = results.users < n_established
-    return is_known if is_known.sum() >= min_tested_users else np.ones_like(is_known)
 
 
 def reported(
@@ -314,18 +294,17 @@ def reported_regret(
     It is withheld where the 95 % interval of what a level changes is wider than `MAX_WIDTH` of the group's mean.
     """
     pooled, regret = PooledReplay.of(periods), past_regret(periods, level)
-    withheld = dict.fromkeys(names, TOO_FEW if epsilon == "off" else TOO_NOISY)
-    found = {}
-    for g, name in enumerate(() if pooled is None else pooled.names):
-        assert pooled is not None
-        is_readable = 2 * 1.96 * float(pooled.se[g, 1:].mean()) <= MAX_WIDTH * float(pooled.mean[g])
-        if is_readable and name in names:  # a group may have vanished
-            own, _ = regret[name], withheld.pop(name)
-            found[name] = [round(float(own.regret), _DIGITS), [round(float(end), _DIGITS) for end in own.interval]]
-    return {"regret": found, "withheld": withheld}
+    published, withheld = {}, dict.fromkeys(names, TOO_FEW if epsilon == "off" else TOO_NOISY)
+    if pooled is not None:
+        widths = 2 * 1.96 * pooled.se[:, 1:].mean(axis=1)
+        for name, mean, width in zip(pooled.names, pooled.mean, widths, strict=True):
+            if name in withheld and width <= MAX_WIDTH * mean:  # a group of past periods may have vanished
+                del withheld[name]
+                own = regret[name]
+                published[name] = [round(own.regret, _DIGITS), [round(end, _DIGITS) for end in own.interval]]
+    return {"regret": published, "withheld": withheld}
 
 
 def exact(mean: Normal) -> list[Any]:
-    """[value, [low, high]], of numbers that need no privacy."""
     """[value, [low, high]], of numbers that need no privacy."""
     return [mean.value, list(mean.interval)]

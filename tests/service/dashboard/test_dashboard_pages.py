@@ -559,7 +559,7 @@ def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
         "mean": 0.2,
         "by_group": {HOSTILE: 0.3, "other": 0.1},
         "gaps": {HOSTILE: {"value": 0.2, "interval": [0.1, 0.3]}},
-        "largest_gap": {"group": HOSTILE, "value": 0.2, "p_value": 0.01, "null_mean": 0.01},
+        "largest_gap": {"group": HOSTILE, "value": 0.2, "interval": [0.1, 0.3]},
     }
     check = {"name": HOSTILE, "ok": False, "sentence": HOSTILE, "group": HOSTILE}
     about = {

@@ -125,6 +125,5 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
     _, gap = latest_gap(periods)
     if gap is not None:
         yield _gauge("largest_gap", "The largest gap of a group, as last published.", gap.value)
-        if gap.margin is not None:
-            about = "Half of the 95 % interval of the largest gap, privacy noise included."
-            yield _gauge("largest_gap_margin", about, gap.margin)
+        about = "Half of the 95 % interval of the largest gap, privacy noise included."
+        yield _gauge("largest_gap_margin", about, gap.margin)
