@@ -61,7 +61,7 @@ def released() -> dict[str, Any]:
             "epsilon": 1.0,
         },
         "control": {
-            "level": "minority × 2",
+            "level": {"group": "minority", "weight": 2.0},
             "sentence": "events of minority count 2 times in popularity",
             "regret": {"majority": [0.0, [0.0, 0.01]], "minority": [0.2, [0.1, 0.3]]},
         },

@@ -156,11 +156,15 @@ def _gap_size(score: GroupScores) -> float | None:
 
 
 def _period(result: Mapping[str, Any], task: str, metric: str) -> dict[str, Any]:
-    score = GroupScores.from_dict(result["tasks"][task][metric])
     level = str(Level(*result["level"])) if result.get("level") else None
+    return trend_row(result["t"], GroupScores.from_dict(result["tasks"][task][metric]), level)
+
+
+def trend_row(t: int, score: GroupScores, level: str | None) -> dict[str, Any]:
+    """A period of a subject's trend."""
     gap = score.gap
     return {
-        "t": result["t"],
+        "t": t,
         "mean": score.mean,
         "by_group": dict(score.by_group),
         "behind": score.furthest_behind_group,

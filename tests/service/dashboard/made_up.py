@@ -106,6 +106,9 @@ def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> 
     (found,) = panel_scores(GroupPanel(values, codes, n_groups=2), GROUPS[:2], rng, n_resamples=20)
     document = found.to_dict()
     document["by_group"][TOO_SMALL] = None
+    largest = document["largest_gap"]
+    own = document["gaps"][largest["group"]]  # released gaps have an interval of their size
+    largest["interval"] = own["interval"] if own["value"] >= 0 else [-end for end in reversed(own["interval"])]
     return document
 
 
