@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,25 @@ def set_row(workspace: Workspace, update_id: str, **values: object) -> None:
         connection.execute(sql_update(schema.updates).where(schema.updates.c.id == update_id).values(**values))
 
 
+@contextmanager
+def clock_at(at: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(updates, "now_of", lambda _: at)
+        yield
+
+
 def ended(workspace: Workspace, state: str, at: int, by: str = "test") -> Update:
     """An update that was requested and ended at a time of the test's choice."""
-    found = updates.request(workspace, by, clock=lambda _: at)
+    with clock_at(at):
+        found = updates.request(workspace, by)
     set_row(workspace, found.id, state=state, finished=at)
     return updates.get(workspace.engine, found.id)
 
 
 def is_due(workspace: Workspace, every: Every, at: int) -> bool:
     """Whether one is queued; it is taken away again."""
-    found = updates.request_if_due(workspace, every, "schedule", clock=lambda _: at)
+    with clock_at(at):
+        found = updates.request_if_due(workspace, every, "schedule")
     if found is not None:
         with writing(workspace.engine) as connection:
             connection.execute(schema.updates.delete().where(schema.updates.c.id == found.id))
@@ -91,8 +101,9 @@ def test_a_row_left_running_by_a_dead_process_is_failed(learned: Workspace) -> N
     left = updates.get(learned.engine, dead.id)
     assert (left.state, left.reason) == ("failed", "the process ended before the update did")
     assert left.finished is not None
-    updates.fail_dead(learned, clock=lambda _: now() + 2 * 60_000_000)
-    assert updates.get(learned.engine, following.id).reason == "no process has begun it"
+    with clock_at(now() + 2 * MINUTE):
+        updates.fail_dead(learned)
+    assert updates.get(learned.engine, following.id).reason == "no process started it within 60 seconds"
 
 
 @pytest.mark.slow
@@ -178,9 +189,11 @@ def test_one_wrong_clock_does_not_stop_the_schedule(new_workspace: Maker) -> Non
     ended(workspace, "skipped", at)
     assert not is_due(workspace, DAILY, at + DAY // 2)  # the newest row is the last requested, not the latest dated
     assert is_due(workspace, DAILY, at + DAY)
-    ahead = updates.request(workspace, "a machine with a wrong clock", clock=lambda _: at + 30 * DAY)
-    updates.fail_dead(workspace, clock=lambda _: at + DAY)
-    assert updates.get(workspace.engine, ahead.id).reason == "no process has begun it"
+    with clock_at(at + 30 * DAY):
+        ahead = updates.request(workspace, "a machine with a wrong clock")
+    with clock_at(at + DAY):
+        updates.fail_dead(workspace)
+    assert updates.get(workspace.engine, ahead.id).reason == "no process started it within 60 seconds"
 
 
 def test_an_update_that_was_interrupted_is_due_again_and_counts_towards_no_alert(new_workspace: Maker) -> None:

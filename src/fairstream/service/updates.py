@@ -1,7 +1,7 @@
-"""Updates as rows: any process requests one, one process at a time runs one, and each row tells its outcome.
+"""Updates as rows: any process requests one, one process at a time runs one, and each row has its outcome.
 
 Any number of services and machines check whether an update is due; the database decides, and one of them gets the
-row. A row that is running while no process holds the updating lock was left by a dead process.
+row. If a row is running while no process holds the updating lock, its process has died.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import replay, schema
 from fairstream.service.alerts import alert
-from fairstream.service.database import now_of, reachable, reading, writing
+from fairstream.service.database import now_of, reading, writing
 from fairstream.service.event_store import is_full, last_seq
 from fairstream.service.records import UnknownIdError, Update, UpdateState
 from fairstream.service.registry import newest_first, running_experiment, unpromoted_in_a_row
@@ -26,12 +26,11 @@ from fairstream.service.settings import Every, Limits
 from fairstream.service.workspace import Workspace
 
 _SECOND = 1_000_000
-_TAKEN_UP_WITHIN = 60 * _SECOND  # a queued update that no process has begun by then has failed
+_START_WITHIN = 60 * _SECOND  # a queued update that no process has started by then has failed
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0  # how long an update waits for a forgetting to end
 _OPEN = ("queued", "running")
-Clock = Callable[[Connection], int]
 _rows = schema.updates
 _newest = select(_rows).where(_rows.c.state != "interrupted").order_by(_rows.c.number.desc())
 
@@ -44,29 +43,28 @@ class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
         self.update_id = update_id
 
 
-def request(workspace: Workspace, by: str, *, clock: Clock = now_of) -> Update:
-    """Queue an update; raises `UpdateRunning` where one has not ended."""
-    fail_dead(workspace, clock=clock)
+def request(workspace: Workspace, by: str) -> Update:
+    """Queue an update; raises `UpdateRunning` if one has not ended."""
+    fail_dead(workspace)
     with writing(workspace.engine) as connection:
         refuse_if_open(connection)
         if (experiment := running_experiment(connection)) is not None:
             raise WorkspaceError(f"experiment {experiment} is running, and an update may change an arm; end it first")
-        return _get(connection, _queue(connection, by, clock(connection)))
+        return _queue(connection, by)
 
 
-def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Clock = now_of) -> Update | None:
+def request_if_due(workspace: Workspace, every: Every, by: str) -> Update | None:
     """Queue an update if the schedule asks for one now; of many processes one gets it."""
     engine, limits = workspace.engine, workspace.config.limits
     with reading(engine) as connection:
-        is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, limits, clock(connection))
+        is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, limits)
     if is_open:
-        fail_dead(workspace, clock=clock)
-    if is_open or not is_due:
-        return None
-    with suppress(UpdateRunning), writing(engine) as connection:
-        refuse_if_open(connection)
-        if _is_due(connection, every, limits, clock(connection)):
-            return _get(connection, _queue(connection, by, clock(connection)))
+        fail_dead(workspace)
+    elif is_due:
+        with suppress(UpdateRunning), writing(engine) as connection:
+            refuse_if_open(connection)
+            if _is_due(connection, every, limits):
+                return _queue(connection, by)
     return None
 
 
@@ -96,7 +94,7 @@ def run(
     by: str = "command line",
     afresh: bool = False,
 ) -> Update:
-    """Run a queued update, or request one, which raises `UpdateRunning` where another one has not ended.
+    """Run a queued update, or request one, which raises `UpdateRunning` if another one has not ended.
 
     If it closes a period of imported history, further updates follow until the history has been replayed.
     """
@@ -107,70 +105,62 @@ def run(
                 break
         try:
             done = _run_one(workspace, None, say, by=by)
-        except UpdateRunning:  # another process goes on with the history
+        except UpdateRunning:  # another process continues the replay
             break
     return done
 
 
 def _run_one(
-    workspace: Workspace,
-    update_id: str | None,
-    say: Callable[[str], None],
-    *,
-    by: str,
-    afresh: bool = False,
+    workspace: Workspace, update_id: str | None, say: Callable[[str], None], *, by: str, afresh: bool = False
 ) -> Update:
-    from fairstream.service.updater import update as close_period  # noqa: PLC0415 (loads torch)
+    from fairstream.service.updater import Outcome  # noqa: PLC0415 (loads torch)
+    from fairstream.service.updater import update as close_period  # noqa: PLC0415
 
     queued = request(workspace, by) if update_id is None else get(workspace.engine, update_id)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(workspace.updating(_LOCK_SECONDS))
-        except WorkspaceError as error:
-            return _warned(workspace, _failed(workspace, queued, error))
-        _begin(workspace.engine, queued)
-        try:
-            close_period(
-                workspace,
-                say,
-                lambda connection, done: _end(
-                    connection, _rows.c.id == queued.id, done.kind, reason=done.reason, t=done.t, model=done.model
-                ),
-                afresh=afresh,
-            )
-        except KeyboardInterrupt:
-            close_left(workspace, queued.id, "interrupted", "it was interrupted; the next update begins again")
-            raise
-        except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
-            return _warned(workspace, _failed(workspace, queued, error))
-    return _warned(workspace, get(workspace.engine, queued.id))
+    if queued.state != "queued":
+        raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
+
+    def end(connection: Connection, outcome: Outcome) -> None:
+        about = {"reason": outcome.reason, "t": outcome.t, "model": outcome.model}
+        _end(connection, _rows.c.id == queued.id, outcome.kind, **about)
+
+    try:
+        with workspace.updating(_LOCK_SECONDS):
+            _begin(workspace.engine, queued)
+            close_period(workspace, say, end, afresh=afresh)
+    except KeyboardInterrupt:
+        close_left(workspace, queued.id, "interrupted", "it was interrupted; the next update begins again")
+        raise
+    except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
+        return _alert(workspace, _failed(workspace, queued, error))
+    return _alert(workspace, get(workspace.engine, queued.id))
 
 
 def close_left(workspace: Workspace, update_id: str, state: UpdateState, reason: str) -> None:
-    """End an update whose process has ended before it; one that has ended stays as it is."""
+    """End an update that its process has left open; one that has ended stays as it is."""
     with suppress(FairstreamError), writing(workspace.engine) as connection:
         _end(connection, and_(_rows.c.id == update_id, _rows.c.state.in_(_OPEN)), state, reason=reason)
 
 
-def fail_dead(workspace: Workspace, *, clock: Clock = now_of) -> None:
-    """Mark updates as failed that a dead process has left running, or that no process has begun."""
+def fail_dead(workspace: Workspace) -> None:
+    """Mark updates as failed that a dead process has left running, or that no process has started."""
     engine = workspace.engine
     with reading(engine) as connection:
-        at = clock(connection)
-        # One dated ahead was requested by a machine with a wrong clock.
-        is_late = or_(_rows.c.requested < at - _TAKEN_UP_WITHIN, _rows.c.requested > at + _TAKEN_UP_WITHIN)
-        never_begun = and_(_rows.c.state == "queued", is_late)
-        states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_begun))))
+        at = now_of(connection)
+        # An update dated ahead was requested by a machine with a wrong clock.
+        is_late = ~_rows.c.requested.between(at - _START_WITHIN, at + _START_WITHIN)
+        never_started = and_(_rows.c.state == "queued", is_late)
+        states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_started))))
     if "queued" in states:
         with writing(engine) as connection:
-            _end(connection, never_begun, "failed", at, reason="no process has begun it")
+            _end(connection, never_started, "failed", reason="no process started it within 60 seconds")
     if "running" in states:
         with suppress(WorkspaceError), workspace.updating(), writing(engine) as connection:
-            _fail_running(connection, at)
+            _fail_running(connection)
 
 
-def _warned(workspace: Workspace, done: Update) -> Update:
-    """Alert of a promotion, and of every `alerts.after`-th update in a row that promoted nothing."""
+def _alert(workspace: Workspace, done: Update) -> Update:
+    """Alert of a promotion, and of every `alerts.after`-th update in a row that promoted nothing; return the update."""
     states: list[UpdateState] = []
     with suppress(FairstreamError):
         states = unpromoted_in_a_row(workspace.engine)
@@ -187,11 +177,10 @@ def _warned(workspace: Workspace, done: Update) -> Update:
 
 
 def _failed(workspace: Workspace, queued: Update, error: Exception) -> Update:
-    """Store that it failed, and why; if the database fails, too, only the caller learns it."""
+    """Store that an update failed, and why; if the database fails, too, only the caller learns it."""
     reason = _sentence(error)
-    with suppress(FairstreamError), reachable(workspace.engine):
-        with writing(workspace.engine) as connection:
-            _end(connection, _rows.c.id == queued.id, "failed", reason=reason)
+    close_left(workspace, queued.id, "failed", reason)
+    with suppress(FairstreamError):
         return get(workspace.engine, queued.id)
     return queued.model_copy(update={"state": "failed", "reason": reason})
 
@@ -218,41 +207,37 @@ def refuse_if_open(connection: Connection) -> None:
         raise UpdateRunning(other)
 
 
-def _queue(connection: Connection, by: str, at: int) -> str:
-    update_id = f"u-{secrets.token_hex(8)}"
+def _queue(connection: Connection, by: str) -> Update:
     number = select(func.coalesce(func.max(_rows.c.number), 0) + 1).scalar_subquery()
-    values = {"id": update_id, "number": number, "state": "queued", "requested": at, "requested_by": by[:128]}
-    connection.execute(insert(_rows).values(**values, last_seq=last_seq(connection)))
-    return update_id
+    update_id, values = f"u-{secrets.token_hex(8)}", {"state": "queued", "number": number, "requested_by": by[:128]}
+    now, last = now_of(connection), last_seq(connection)
+    connection.execute(insert(_rows).values(id=update_id, requested=now, last_seq=last, **values))
+    return _get(connection, update_id)
 
 
 def _begin(engine: Engine, queued: Update) -> None:
     with writing(engine) as connection:
-        at = now_of(connection)
-        _fail_running(connection, at)  # the holder of the lock knows that no other is running
-        mine = update(_rows).where(_rows.c.id == queued.id, _rows.c.state == "queued")
-        if connection.execute(mine.values(state="running", started=at)).rowcount == 0:
+        _fail_running(connection)  # the holder of the lock knows that no other is running
+        own = update(_rows).where(_rows.c.id == queued.id, _rows.c.state == "queued")
+        if connection.execute(own.values(state="running", started=now_of(connection))).rowcount == 0:
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
 
 
-def _fail_running(connection: Connection, at: int) -> None:
-    _end(connection, _rows.c.state == "running", "failed", at, reason="the process ended before the update did")
+def _fail_running(connection: Connection) -> None:
+    _end(connection, _rows.c.state == "running", "failed", reason="the process ended before the update did")
 
 
-def _end(
-    connection: Connection, those: ColumnElement[bool], state: UpdateState, at: int | None = None, **values: Any
-) -> None:
-    """Store how updates ended, by default now."""
-    finished = now_of(connection) if at is None else at
-    connection.execute(update(_rows).where(those).values(state=state, finished=finished, **values))
+def _end(connection: Connection, those: ColumnElement[bool], state: UpdateState, **values: Any) -> None:
+    """Store how updates have ended now."""
+    connection.execute(update(_rows).where(those).values(state=state, finished=now_of(connection), **values))
 
 
-def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bool:
+def _is_due(connection: Connection, every: Every, limits: Limits) -> bool:
+    at = now_of(connection)
     if running_experiment(connection) is not None:
         return False
-    closed = connection.execute(select(func.max(schema.periods.c.last_seq), func.max(schema.periods.c.closed))).one()
-    last_closed_seq, last_closed = closed[0] or 0, closed[1]
-    latest = last_seq(connection)
+    closed = select(func.coalesce(func.max(schema.periods.c.last_seq), 0), func.max(schema.periods.c.closed))
+    (last_closed_seq, last_closed), latest = connection.execute(closed).one(), last_seq(connection)
     if latest <= last_closed_seq:
         return False
     before = connection.execute(_newest).first()
@@ -260,17 +245,17 @@ def _is_due(connection: Connection, every: Every, limits: Limits, at: int) -> bo
         longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
         wait = min(longest, _FIRST_RETRY * 2 ** (_n_failed(connection) - 1))
         return not 0 <= at - before.finished < wait  # a time ahead is that of a wrong clock
-    # The end of a history may have too few users to judge by; it waits for more events, as any others do.
+    # The end of a history may have too few users to judge by; then it waits for more events.
     is_replaying = replay.goes_on(connection) and (before is None or before.state != "skipped")
-    # A full period refuses events, so that no schedule of events comes due.
+    # A full period refuses events, so that a schedule of events would never be due.
     if is_replaying or is_full(latest - last_closed_seq, limits):
         return True
     if every.unit == "events":
         tried = before.last_seq if before is not None and before.state == "skipped" else 0
         return bool(latest - max(last_closed_seq, tried) >= every.n)
-    made = select(func.min(schema.audit.c.time))
-    since = before.requested if before is not None else last_closed or connection.scalar(made) or 0
-    return since > at + _TAKEN_UP_WITHIN or since <= every.latest(at / _SECOND) * _SECOND
+    created = select(func.min(schema.audit.c.time))
+    since = before.requested if before is not None else last_closed or connection.scalar(created) or 0
+    return since > at + _START_WITHIN or since <= every.latest(at / _SECOND) * _SECOND
 
 
 def _n_failed(connection: Connection) -> int:
