@@ -1,4 +1,4 @@
-"""Alerts: what goes wrong, and promotions, as JSON posted to the webhook of `[alerts]`."""
+"""Alerts: promotions and problems, posted as JSON to the webhook of `[alerts]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def alert(workspace: Workspace, kind: Kind, message: str, **details: Any) -> bool:
     """Log an alert and post it to the webhook, if there is one; return whether the webhook accepted it.
 
-    It raises nothing, but may take a quarter of a minute: call it after the transaction, and off the event loop. With
+    It raises nothing, but may take 18 seconds: call it after the transaction, and off the event loop. With
     `[alerts] secret` the header `X-Fairstream-Signature` is `sha256=` and the HMAC of the body in hexadecimal.
     """
     _log.log(logging.INFO if kind == "promoted" else logging.WARNING, "%s: %s", kind, message)

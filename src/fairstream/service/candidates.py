@@ -88,6 +88,7 @@ class Candidates:
     ) -> None:
         self._workspace, self._config, self._release = workspace, workspace.config, release
         self._replay: PeriodReplay | None = None
+        self.tested = LatestTests(workspace.engine)
         self.parent: Model | None = None
         self.note: str | None = None  # why the candidate does not descend from the model in service, if so
         self._people = workspace.people.values().rename_columns(["user_id", self._config.group])
@@ -96,10 +97,7 @@ class Candidates:
         """The groups, also those without events."""
         codes = pc.index_in(values, value_set=pa.array(self.names, pa.string()))
         self._people, self._codes = self._people.filter(codes.is_valid()), codes.drop_null()
-        self._groups, self.tested = Groups.none(0), LatestTests(workspace.engine)
         if self.has_groups:
-            options = {"possible": self.names, "advantaged": self._config.advantaged}
-            self._groups = Groups.from_values(self._config.group, [], **options)
             release.all_sizes(self._codes.to_numpy(), self.names)
         lost = self._load_nearest(in_service) if in_service is not None else {period.t for period in periods}
         t = -1 if self.parent is None else self.parent.t
@@ -207,6 +205,13 @@ class Candidates:
         score, compare = float(values[is_judged].mean()), partial(self._release.compare, *compared)
         return Trial(candidate, len(events), n_new_items, after, rejected, before, reference, score, compare)
 
+    def _groups_of(self, values: Sequence[Any] | pa.Array) -> Groups:
+        """The groups of users with these values."""
+        if not self.has_groups:
+            return Groups.none(0)
+        options = {"possible": self.names, "advantaged": self._config.advantaged}
+        return Groups.from_values(self._config.group, values, **options)
+
     def _fit(self, events: pa.Table) -> FairRecommender:
         learning = self._config.learning
         # The target begins with the first update: before it nobody is established, and no number of groups is released.
@@ -214,17 +219,9 @@ class Candidates:
         candidate = FairRecommender.from_config(learning, seed=learning.seed, device=learning.device)
         items = self._items if candidate.recipe.model.reads_features else None
         log = read_events(_columns(events), items=items, kind_column="kind", **self._config.events.for_reading())
-        groups = self._groups
-        if self.has_groups:
-            values = self._people[self._config.group].combine_chunks()
-            place = pc.index_in(log.user_ids.ids, value_set=self._people["user_id"].combine_chunks())
-            groups = Groups.from_values(
-                self._config.group, values.take(place), possible=self._groups.names, advantaged=self._config.advantaged
-            )
-        if groups.n_occurring() > 1:
-            log = log.with_groups(groups)
-        candidate.fit(log)
-        return candidate
+        place = pc.index_in(log.user_ids.ids, value_set=self._people["user_id"].combine_chunks())
+        groups = self._groups_of(self._people[self._config.group].combine_chunks().take(place))
+        return candidate.fit(log.with_groups(groups) if groups.n_occurring() > 1 else log)
 
     @cached_property
     def _items(self) -> pa.Table | None:
@@ -239,16 +236,15 @@ class Candidates:
             row = model(self._workspace.engine, following)
             _check_shape(row, self._config.learning)
             try:
-                self._loaded = self._load(row)
+                self._loaded, self.parent = self._load(row), row
             except CheckpointError as error:
                 self.note = self.note or f"model {in_service} cannot be updated: {str(error).partition(';')[0]}"
                 lost.add(row.t)
                 following = row.parent
-                continue
-            self.parent = row
-            if lost:
-                self.note = f"{self.note}; the candidate descends from model {row.id} instead"
-            return lost
+            else:
+                if lost:
+                    self.note = f"{self.note}; the candidate descends from model {row.id} instead"
+                return lost
         raise WorkspaceError(
             f"{self.note}, and no earlier one can; make a first model of all stored events with "
             f"`fairstream update DIR --afresh`"
@@ -267,7 +263,7 @@ class Candidates:
         )
         recommender.set_kinds(**self._config.events.for_reading())
         if self.has_groups or not recommender.state.groups.is_empty:
-            recommender.set_groups(self._people, groups=self._groups)
+            recommender.set_groups(self._people, groups=self._groups_of([]))
             recommender.set_target(recipe)
         return recommender
 

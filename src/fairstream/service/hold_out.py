@@ -1,10 +1,10 @@
 """Which events of a period a candidate learns, and which judge it.
 
-A share of the period's users, drawn with a keyed hash, holds out the latest events that each of them has in the period.
-Nobody without the workspace's secret can tell who is drawn, and nobody's events decide which of another user's are held
-out. So whoever sends a fifth of the events decides a fifth of the test, and not all of it.
+A keyed hash draws a share of the period's users; the latest events of each of them in the period are held out. Without
+the workspace's secret nobody can predict who is drawn, and nobody's events decide which events of another user are held
+out. So an attacker who sends a fifth of the events decides a fifth of the test.
 
-Of a user's events those from a certain number on are surplus: neither learned nor held out.
+A user's events from a certain number on are surplus: neither learned nor held out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Split(NamedTuple):
 
 
 def split(events: pa.Table, key: bytes, *, share: float, max_of_user: int) -> Split:
-    """Split events that are sorted by time; `share` is that of the users who are drawn with the key.
+    """Split events that are sorted by time; the key draws this share of their users.
 
-    A user's held-out events come after all of the user's learned ones.
+    A user's held-out events come after all learned events of the user.
     """
     users = events["user_id"].combine_chunks().dictionary_encode()
     rows, names = users.indices.to_numpy(), users.dictionary.to_pylist()
     counts = np.bincount(rows, minlength=len(names))
-    place = np.empty(len(rows), np.int64)  # of each event among its user's
-    place[np.argsort(rows, kind="stable")] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    position = np.empty(len(rows), np.int64)  # of each event among those of its user
+    position[np.argsort(rows, kind="stable")] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     counts = np.minimum(counts, max_of_user)
-    n_held_out = np.where(_drawn(names, key, share), np.maximum(1, (_LATEST * counts).astype(int)), 0)
-    is_surplus, is_late = place >= max_of_user, place >= (counts - n_held_out)[rows]
-    learned, held_out = (events.filter(pa.array(chosen & ~is_surplus)) for chosen in (~is_late, is_late))
+    n_held_out = np.where(_is_drawn(names, key, share), np.maximum(1, (_LATEST * counts).astype(int)), 0)
+    is_surplus, is_late = position >= max_of_user, position >= (counts - n_held_out)[rows]
+    learned, held_out = (events.filter(pa.array(part & ~is_surplus)) for part in (~is_late, is_late))
     return Split(learned, held_out, int(is_surplus.sum()))
 
 
@@ -59,12 +59,12 @@ def max_events_of_user(counts: Array, share: float) -> int:
     >>> max_events_of_user(np.array([320, *[5] * 500]), 0.1), max_events_of_user(np.array([9, *[5] * 500]), 0.1)
     (277, 9)
     """
-    most = int(counts.max(initial=1))
-    while most > 1 and most > (allowed := share * int(np.minimum(counts, most).sum())):
-        most = max(1, int(allowed))
-    return most
+    limit = int(counts.max(initial=1))
+    while limit > 1 and limit > (allowed := share * int(np.minimum(counts, limit).sum())):
+        limit = max(1, int(allowed))
+    return limit
 
 
-def _drawn(names: Sequence[str], key: bytes, share: float) -> Array:
+def _is_drawn(names: Sequence[str], key: bytes, share: float) -> Array:
     numbers = (int.from_bytes(hmac.digest(key, name.encode(), "sha256")[:7], "big") for name in names)
     return np.fromiter((number < share * 2**56 for number in numbers), np.bool_, len(names))

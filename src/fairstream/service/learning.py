@@ -1,4 +1,4 @@
-"""How a workspace's model learns: the table `[learning]` of its file. Apart, because it needs PyTorch."""
+"""How a workspace's model learns: the table `[learning]` of its file. It needs PyTorch, which `settings` does not."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ moment, the same with one list for simultaneous events; next, one list for each 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         self.recipe()
-        if self.fairness_name is None and self.fairness_weight not in (
-            0,
-            type(self).model_fields["fairness_weight"].default,
-        ):
+        default = type(self).model_fields["fairness_weight"].default
+        if self.fairness_name is None and self.fairness_weight not in (0, default):
             raise ValueError(
                 f"fairness_weight is {self.fairness_weight:g}, but {self.method} has no fairness loss; "
                 f'set method = "FADE" or fairness = "signed"'

@@ -1,7 +1,7 @@
 """Imported history as periods: its first half makes the first model, the rest is replayed as if it had just happened.
 
-Each period is closed by an ordinary update. The last event of the history is stored with every period of it, so that
-a replay that was killed goes on with the next update.
+An ordinary update closes each period. Every period of the history stores the history's last event, so that the next
+update continues a replay that was killed.
 """
 
 from __future__ import annotations
@@ -26,30 +26,28 @@ _LATE = (
 
 
 def ends(engine: Engine, periods: Sequence[Period], *, at_once: bool = False) -> Iterator[tuple[int, int | None]]:
-    """Yield possible ends of the next period, each with the last event of the history that is replayed, if one is.
+    """Yield possible ends of the next period, each with the last event of the replayed history, if there is one.
 
-    If a period has too few users to judge by, it takes in the next one.
+    If a part of the history has too few users to judge by, the next part joins it.
     """
-    until = None
+    until, first = None, periods[-1].last_seq + 1 if periods else 1
     if not at_once:
         until = periods[-1].replay_until if periods else _begin(engine)
-    first = periods[-1].last_seq + 1 if periods else 1
     if until is not None and first <= until:
         of_history = select(events.c.seq).where(events.c.seq >= first, events.c.seq <= until).order_by(events.c.seq)
+        n_parts = PERIODS - periods[-1].t if periods else 2  # the first one is a half
         with reading(engine) as connection:
             n = connection.scalar(select(func.count()).select_from(of_history.subquery())) or 0
-            n_left = PERIODS - periods[-1].t if periods else 2  # the first one is a half
-            places = [n * part // n_left - 1 for part in range(1, n_left)]
-            chosen = [connection.execute(of_history.offset(at).limit(1)).scalar_one() for at in places if at >= 0]
-        yield from ((end, until) for end in (*chosen, until))
+            last = [n * part // n_parts - 1 for part in range(1, n_parts)]
+            seqs = [connection.scalars(of_history.offset(at).limit(1)).one() for at in last if at >= 0]
+        yield from ((end, until) for end in (*seqs, until))
     with reading(engine) as connection:
         yield last_seq(connection), None
 
 
 def goes_on(connection: Connection) -> bool:
     """Whether a part of the history has not been replayed yet."""
-    newest = select(schema.periods).order_by(schema.periods.c.t.desc()).limit(1)
-    last = connection.execute(newest).first()
+    last = connection.execute(select(schema.periods).order_by(schema.periods.c.t.desc()).limit(1)).first()
     return last is not None and last.replay_until is not None and last.last_seq < last.replay_until
 
 
@@ -59,12 +57,11 @@ def _begin(engine: Engine) -> int | None:
         earliest, latest = connection.execute(select(func.min(events.c.time), func.max(events.c.time))).one()
         if earliest is None or latest - earliest <= _DAY:
             return None
-        is_sorted = connection.exec_driver_sql(_LATE).first() is None
-        if is_sorted:
+        if connection.exec_driver_sql(_LATE).first() is None:  # they are sorted
             return last_seq(connection)
     with writing(engine) as connection:
         one_writer(connection)
-        # Twice, because a number must never be there two times.
+        # In two steps, because no two rows may have the same number in between.
         connection.exec_driver_sql(
             f"UPDATE events SET seq = -sorted.new FROM ({_BY_TIME}) AS sorted WHERE events.seq = sorted.old"  # noqa: S608
         )

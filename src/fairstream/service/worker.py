@@ -1,6 +1,6 @@
 """The child process of the service: `python -m fairstream.service.worker DIR ID` runs an update.
 
-With `forget` instead of an id it completes the pending requests to forget. Rows of the database tell the outcome.
+With `forget` instead of an id it completes the pending requests to forget. The outcome is in the rows of the database.
 """
 
 from __future__ import annotations
