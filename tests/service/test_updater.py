@@ -214,6 +214,25 @@ def test_a_training_that_diverges_leaves_the_old_model(learned: Workspace) -> No
     assert in_service(learned.engine) == before
 
 
+def test_a_candidate_with_numbers_that_are_not_finite_fails(
+    learned: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = fairstream.FairRecommender.update
+
+    def spoil(self: fairstream.FairRecommender, *events: pa.Table, **options: object) -> fairstream.FairRecommender:
+        train(self, *events, **options)
+        next(iter(self.model.parameters())).data[-1] = float("nan")
+        return self
+
+    take_in(learned, PERIODS[2])
+    with monkeypatch.context() as patched:
+        patched.setattr(fairstream.FairRecommender, "update", spoil)
+        outcome = update(learned)
+    assert outcome.kind == "failed"
+    assert outcome.reason.startswith("training left numbers in ")
+    assert models(learned.engine)[0].id not in learned.models.names()
+
+
 def test_promote_and_rollback(learned: Workspace) -> None:
     second, first = (row.id for row in models(learned.engine))
     assert rollback(learned, by="test") == first

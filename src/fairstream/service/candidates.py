@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 
 from fairstream.data import UNKNOWN, Groups, Rows, read_events
 from fairstream.data.groups import Codes
-from fairstream.errors import CheckpointError, ConfigurationError, DataError, WorkspaceError
+from fairstream.errors import CheckpointError, ConfigurationError, DataError, ModelError, WorkspaceError
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.private_groups import GroupMeans, Normal
 from fairstream.evaluation.resampling import Array
@@ -24,7 +23,6 @@ from fairstream.recommender import FairRecommender, load
 from fairstream.service.budget import LatestTests
 from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
-from fairstream.service.gate import rejects_level
 from fairstream.service.items import features_table
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import (
@@ -63,17 +61,6 @@ class Trial:
     def comparison(self) -> Comparison | None:
         """The comparison with the model in service, once: it spends the privacy budget."""
         return self.compare and self.compare()
-
-    @property
-    def what_is_not_finite(self) -> str | None:
-        """A sentence about a number of the candidate that is not finite, if there is one."""
-        broken = [name for name, p in self.recommender.model.named_parameters() if not torch.isfinite(p).all()]
-        if broken:
-            return f"learning left numbers in {broken[0]} that are not finite"
-        values = [score.mean for score in self.after.metrics.values()]
-        if any(value is None or not math.isfinite(value) for value in values):
-            return "the candidate cannot be judged: its metrics are not finite"
-        return None
 
 
 class Candidates:
@@ -170,7 +157,7 @@ class Candidates:
         trials = [self._try(events, held_out, [], None, has_drifted=has_drifted)]
         if has_drifted:
             rows = rejected_from(self._workspace.engine, self.parent.id)
-            rejected = sorted(row.t for row in rows if row.t in self._skipped and rejects_level(row.decision))
+            rejected = sorted(row.t for row in rows if row.t in self._skipped)
             trials.append(self._try(events, held_out, rejected, RestartOnNew(), has_drifted=True))
         return max(trials, key=lambda trial: trial.score)
 
@@ -199,6 +186,7 @@ class Candidates:
 
         items = None if candidate.state.features is None else self._items
         candidate.update(_columns(events), users=self._users, items=items, strategy=strategy, replay_groups=replay)
+        _check_finite(candidate)
         n_new_items, after = len(current.state.item_ids) - n_items, self._judge(candidate, held_out)
         values, codes = ndcg_of(after.tested), self._codes_of(before.tested.users, established)
         compared = (ndcg_of(before.tested), values, codes, self.names, self._config.gate.max_fall, is_judged)
@@ -221,7 +209,9 @@ class Candidates:
         log = read_events(_columns(events), items=items, kind_column="kind", **self._config.events.for_reading())
         place = pc.index_in(log.user_ids.ids, value_set=self._people["user_id"].combine_chunks())
         groups = self._groups_of(self._people[self._config.group].combine_chunks().take(place))
-        return candidate.fit(log.with_groups(groups) if groups.n_occurring() > 1 else log)
+        candidate.fit(log.with_groups(groups) if groups.n_occurring() > 1 else log)
+        _check_finite(candidate)
+        return candidate
 
     @cached_property
     def _items(self) -> pa.Table | None:
@@ -294,6 +284,13 @@ class Candidates:
                 f"(gate.min_tested_users)"
             )
         return evaluation
+
+
+def _check_finite(candidate: FairRecommender) -> None:
+    """Raise if training left numbers with which the service refuses to answer."""
+    for name, weights in candidate.model.named_parameters():
+        if not torch.isfinite(weights).all():
+            raise ModelError(f"training left numbers in {name} that are not finite")
 
 
 def _check_shape(parent: Model, learning: Learning) -> None:

@@ -70,15 +70,9 @@ class Decision:
         return {"promote": self.promote, "reason": self.reason, "checks": [asdict(check) for check in self.checks]}
 
 
-def rejects_level(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision rejected a candidate for its quality, and not because its training failed."""
-    return all(check["ok"] for check in decision["checks"] if check["name"] == "finite")
-
-
 def rejects_drift(decision: Mapping[str, Any]) -> bool:
     """Whether a stored decision rejected a candidate because the events had changed."""
-    drifted = any(not check["ok"] for check in decision["checks"] if check["name"] == "drift")
-    return drifted and rejects_level(decision)
+    return any(not check["ok"] for check in decision["checks"] if check["name"] == "drift")
 
 
 def finite(reason: str | None) -> Check:

