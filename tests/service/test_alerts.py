@@ -88,6 +88,15 @@ def test_a_webhook_that_never_accepts_changes_nothing(
     assert "failed: no memory" in caplog.text
 
 
+@pytest.mark.parametrize("address", ["http://[", "http://a..b/", "https://"])
+def test_an_address_that_cannot_be_read_changes_nothing(
+    learned: Workspace, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alerts, "_WAIT_SECONDS", ())
+    assert not alert(alerting(learned, Webhook(address)), "failed", "no memory")
+    assert "did not accept an alert in 1 attempts" in caplog.text
+
+
 def test_every_update_that_promotes_nothing_counts_towards_the_alert(learned: Workspace, webhook: Webhook) -> None:
     learned = alerting(learned, webhook, after=3)
     for n in range(1, 4):  # too few events to judge by

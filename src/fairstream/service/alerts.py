@@ -34,12 +34,12 @@ def alert(workspace: Workspace, kind: Kind, message: str, **details: Any) -> boo
     body, headers = canonical(content).encode(), {"Content-Type": "application/json"}
     if alerts.secret is not None:
         headers["X-Fairstream-Signature"] = f"sha256={hmac.digest(alerts.secret.encode(), body, 'sha256').hex()}"
-    request = Request(alerts.webhook, body, headers)  # noqa: S310 (checked with the configuration)
     for seconds in (*_WAIT_SECONDS, None):
         try:
+            request = Request(alerts.webhook, body, headers)  # noqa: S310 (checked with the configuration)
             with urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310
                 return True
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: the address cannot be read
             problem = str(error)
             if isinstance(error, HTTPError):
                 error.close()

@@ -263,17 +263,8 @@ class _Update:
                 files = folder_hash(folder)
         kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "rejected"
         about, parent = self._about(trial), self.candidates.parent
-        row = {
-            "id": name,
-            "t": self.period.t,
-            "parent": parent and parent.id,
-            "state": kind,
-            "folder": name,
-            "created": now(),
-            "training_seconds": seconds,
-            "decision": decision.to_dict(),
-            "about": about,
-        }
+        candidate = {"id": name, "t": self.period.t, "parent": parent and parent.id, "state": kind}
+        candidate |= {"decision": decision.to_dict(), "about": about}
         with deciding(self.engine) as (connection, now_in_service):
             if now_in_service != self.in_service:
                 # The gate compared the candidate with a model that no longer answers. The period stays open, so that
@@ -287,11 +278,11 @@ class _Update:
                 self.on_commit(connection, outcome)
                 return outcome
             period = self.period.close(connection, self.config.gate, evaluation)
+            row = {**candidate, "folder": name, "created": now(), "training_seconds": seconds}
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
                 put_into_service(connection, name)
-            entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
-            record(connection, "update", {**entry, "files": files, "period": period})
+            record(connection, "update", {**candidate, "files": files, "period": period})
             self.budget.store(connection)
             self.candidates.tested.store(connection)
             outcome = Outcome(kind, "; ".join((decision.reason, *self._notes())), self.period.t, name)

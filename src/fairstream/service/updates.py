@@ -77,7 +77,7 @@ def get(engine: Engine, update_id: str) -> Update:
 def _get(connection: Connection, update_id: str) -> Update:
     row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
     if row is None:
-        raise UnknownIdError(f"there is no update {update_id[:64]!r}; GET /v1/updates shows those there are")
+        raise UnknownIdError(f"there is no update {update_id[:64]!r}; GET /v1/updates lists all of them")
     return Update(**row)
 
 
