@@ -18,6 +18,7 @@ from streams import SMALL, know, named_stream, take_in
 from typer.testing import CliRunner
 
 from fairstream.cli import app
+from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, UserResults
 from fairstream.evaluation.by_group import GroupScores
 from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, guess_of, mu_of
@@ -245,6 +246,13 @@ def test_mu_and_epsilon_agree() -> None:
         normal = [np.exp(-((x - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in (mu, 0)]
         delta = np.maximum(0, normal[0] - math.exp(epsilon) * normal[1]).sum() * (x[1] - x[0])
         assert delta == pytest.approx(1e-6, rel=0.02)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1000.0, math.inf, math.nan])
+def test_a_budget_that_bounds_nothing_is_refused(epsilon: float) -> None:
+    with pytest.raises(ConfigurationError, match="epsilon_per_quarter"):
+        Privacy(epsilon_per_quarter=epsilon)
+    assert 0.999 < guess_of(mu_of(500.0) ** 2) <= 1.0
 
 
 @given(

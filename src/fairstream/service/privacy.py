@@ -85,7 +85,7 @@ class Release:
         b, variance = value_range(values, codes, 0.0, 1.0)
         n_all = int(np.count_nonzero(codes >= 0))
 
-        def noise(n: float) -> float:  # of a gap it has the same form as the sampling error
+        def noise(n: float) -> float:  # with which the noise of the group's gap is `_AIM` of its sampling error
             return _AIM * math.sqrt(variance * n * (1 - n / n_all)) / n
 
         spent, why = self._buy("report", part, b, noise, codes, names)

@@ -169,7 +169,7 @@ tested."""
 class Privacy(Configuration):
     """What may be published about groups."""
 
-    epsilon_per_quarter: Annotated[float, Field(gt=0)] | Literal["off"] = 4.0
+    epsilon_per_quarter: Annotated[float, Field(gt=0, le=500)] | Literal["off"] = 4.0
     """Budget of differential privacy: all that a quarter (91 days) publishes about groups is (epsilon, 10^-6)-private \
 in one person's group. "off": exact numbers, for made-up people or where sizes and means of groups are public anyway."""
 
