@@ -291,6 +291,18 @@ def test_an_update_waits_for_a_forgetting_to_end(learned: Workspace, monkeypatch
     assert updates.run(learned).state == "skipped"
 
 
+def test_an_interrupt_while_an_update_waits_ends_its_row(learned: Workspace) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with learned.updating(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fairstream.service.workspace.time.sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            updates.run(learned)
+    (left,) = updates.listed(learned.engine)
+    assert left.state == "interrupted"
+
+
 def spoil(workspace: Workspace, model_id: str) -> None:
     """Make a checkpoint one of an older format."""
     manifest = workspace.folder / "models" / model_id / "manifest.json"
