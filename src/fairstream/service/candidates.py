@@ -142,7 +142,8 @@ class Candidates:
         """
         people = self._people["user_id"].combine_chunks().cast(ids.type)
         codes = pc.fill_null(self._codes.take(pc.index_in(ids, value_set=people)), UNKNOWN)
-        return np.append(codes.to_numpy(zero_copy_only=False), UNKNOWN).astype(np.int16)[np.minimum(users, len(ids))]
+        padded = np.append(codes.to_numpy(zero_copy_only=False), UNKNOWN).astype(np.int16)
+        return padded[np.minimum(users, len(ids))]
 
     def learn(self, events: pa.Table, held_out: pa.Table, *, has_drifted: bool) -> Trial:
         """Learn events, and those held out last time; judge by the ones held out now.
@@ -187,11 +188,20 @@ class Candidates:
         items = None if candidate.state.features is None else self._items
         candidate.update(_columns(events), users=self._users, items=items, strategy=strategy, replay_groups=replay)
         _check_finite(candidate)
-        n_new_items, after = len(current.state.item_ids) - n_items, self._judge(candidate, held_out)
+        after = self._judge(candidate, held_out)
         values, codes = ndcg_of(after.tested), self._codes_of(before.tested.users, established)
         compared = (ndcg_of(before.tested), values, codes, self.names, self._config.gate.max_fall, is_judged)
-        score, compare = float(values[is_judged].mean()), partial(self._release.compare, *compared)
-        return Trial(candidate, len(events), n_new_items, after, rejected, before, reference, score, compare)
+        return Trial(
+            candidate,
+            len(events),
+            len(current.state.item_ids) - n_items,
+            after,
+            rejected,
+            before,
+            reference,
+            score=float(values[is_judged].mean()),
+            compare=partial(self._release.compare, *compared),
+        )
 
     def _groups_of(self, values: Sequence[Any] | pa.Array) -> Groups:
         """The groups of users with these values."""
