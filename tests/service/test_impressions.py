@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from running import signed_in
 from sqlalchemy import select
+from streams import named_stream, take_in, values_of
 
 from fairstream.service import schema
+from fairstream.service.budget import PrivacyStatus
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
+from fairstream.service.gaps import share_of
 from fairstream.service.impressions import Report, Shown, ShownInVain, prune, shown_after, store
 from fairstream.service.incoming import batch_from_json
-from fairstream.service.settings import EventKinds, Impressions, Retention
+from fairstream.service.settings import EventKinds, Impressions, Privacy, Retention
 from fairstream.service.tally import Tally
+from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
 NewWorkspace = Callable[..., Workspace]
@@ -206,3 +212,55 @@ def test_what_was_shown_in_vain_is_read_in_parts_without_what_was_clicked(worksp
     count(workspace)
     rows = [(user, items) for _, user, items, _ in shown_after(workspace.engine, 0, (t - 86_400) * 1_000_000)]
     assert rows == [("ann", ["a"]), ("bob", []), ("ann", ["c"])]
+
+
+def _shown_to_all(workspace: Workspace) -> dict[str, tuple[float, float]]:
+    """Show everyone a list; of each group another share of the people clicks and converts. Return the shares."""
+    group_of = dict(zip(*(column.to_pylist() for column in values_of(workspace).columns), strict=True))
+    t, rng, shares = now() / 1e6, np.random.default_rng(0), dict[str, tuple[float, float]]()
+    store(workspace, [[seen(user, "ab", t), seen(user, "ca", t + 0.001)] for user in group_of])
+    for group, chance in (("majority", 0.7), ("minority", 0.4)):
+        users = [user for user, own in group_of.items() if own == group]
+        clicked = rng.random(len(users)) < chance
+        converted = clicked & (rng.random(len(users)) < 0.5)
+        shares[group] = float(clicked.mean()), float(converted.mean())
+        did = [(user, "click", c) for user, c in zip(users, clicked, strict=True) if c]
+        did += [(user, "purchase", c) for user, c in zip(users, converted, strict=True) if c]
+        do(workspace, *((user, "a", t + 0.002, kind) for user, kind, _ in did))
+    count(workspace)
+    return shares
+
+
+def test_an_update_publishes_how_many_people_of_each_group_clicked(learned: Workspace) -> None:
+    shares = _shown_to_all(learned)
+    periods, _ = named_stream()
+    take_in(learned, periods[2])
+    update(learned)
+    published = Report.of(learned.engine, 24).by_group
+    assert published["clicks"]["period"] == published["conversions"]["period"] == 2
+    for group, (clicked, converted) in shares.items():
+        assert published["clicks"]["by_group"][group][0] == pytest.approx(clicked, abs=0.001)
+        assert published["conversions"]["by_group"][group][0] == pytest.approx(converted, abs=0.001)
+    everyone, (low, high) = published["clicks"]["everyone"]
+    assert low < everyone < high
+    assert share_of(published["clicks"], "by_group", "minority") in signed_in(learned).get("/").text
+    take_in(learned, periods[3])
+    update(learned)  # since then nobody was shown anything
+    assert Report.of(learned.engine, 24).by_group == published
+
+
+def test_shares_of_groups_cost_privacy_or_wait(learned: Workspace) -> None:
+    shares, config = _shown_to_all(learned), learned.config.with_options(privacy=Privacy(epsilon_per_quarter=40.0))
+    private = replace(learned, config=config)
+    periods, _ = named_stream()
+    take_in(learned, periods[2])
+    update(private)
+    clicks = Report.of(learned.engine, 24).by_group["clicks"]
+    value, (low, high) = clicks["by_group"]["minority"]
+    assert low < shares["minority"][0] < high
+    assert value != pytest.approx(shares["minority"][0], abs=1e-6)  # noise
+    assert PrivacyStatus.of(learned.engine, config.privacy).spent_by["clicks"] > 0
+    store(learned, [[seen("u1", "ab", now() // 1_000_000)]])
+    take_in(learned, periods[3])
+    update(replace(learned, config=learned.config.with_options(privacy=Privacy())))  # 4: the quarter's share is spent
+    assert Report.of(learned.engine, 24).by_group["clicks"] == clicks

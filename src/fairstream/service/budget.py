@@ -23,8 +23,9 @@ from fairstream.service.gaps import noise_words
 from fairstream.service.people import in_parts
 from fairstream.service.settings import Privacy
 
-SHARES: Final = {"sizes": 0.05, "report": 0.6, "gate": 0.15, "target": 0.2}
-"""How the budget is divided: the sizes of groups among all people, the numbers of periods, the gate, the target."""
+SHARES: Final = {"sizes": 0.05, "report": 0.6, "clicks": 0.025, "conversions": 0.025, "gate": 0.1, "target": 0.2}
+"""How the budget is divided: the sizes of groups among all people, the numbers of periods, the people who clicked and
+who converted, the gate, the target."""
 DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
 
@@ -74,13 +75,13 @@ class Budget:
             return math.inf
         if self.waits:
             return 0.0
-        limit, last = self.limit(what), self._last(what)
+        limit, last = self.limit(what), self.last(what)
         accrued = limit if last is None else limit * min(1.0, (self.at - last) / QUARTER)
         return max(0.0, min(accrued, limit - self.used(what)))
 
     def when(self, what: str, cost: float) -> int | None:
         """When a cost will have accrued; None: never."""
-        limit, last = self.limit(what), self._last(what)
+        limit, last = self.limit(what), self.last(what)
         if cost > limit:
             return None
         return self.at if last is None else max(self.at, last + int(cost / limit * QUARTER))
@@ -98,7 +99,8 @@ class Budget:
         if rows:
             connection.execute(insert(schema.privacy_spent), rows)
 
-    def _last(self, what: str) -> int | None:
+    def last(self, what: str) -> int | None:
+        """When a purpose spent last."""
         return max((time for time, name, _ in self.spent if name == what), default=None)
 
 

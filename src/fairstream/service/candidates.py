@@ -23,6 +23,7 @@ from fairstream.recommender import FairRecommender, load
 from fairstream.service.budget import LatestTests
 from fairstream.service.event_store import EventStore, split_of
 from fairstream.service.gaps import SERVED_TASK
+from fairstream.service.impressions import results_of_people
 from fairstream.service.items import features_table
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import (
@@ -35,6 +36,7 @@ from fairstream.service.privacy import (
     exact,
     group_names,
     ndcg_of,
+    reported_share,
 )
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
@@ -126,6 +128,23 @@ class Candidates:
         if groups.sizes:
             self.tested.clear()
         return evaluation, groups, level
+
+    def judge_lists(self, since: int) -> dict[str, Any]:
+        """The shares of people who clicked and who converted, of those who saw a list after a time, by group.
+
+        A group has one number for each purpose until its next one is published, so that each person counts once.
+        """
+        shares, budget = dict[str, Any](), self._release.budget
+        for purpose in ("clicks", "conversions"):
+            start = since if budget.is_off else budget.last(purpose) or 0
+            users, values = results_of_people(self._workspace.engine, purpose, start)
+            if len(users):
+                groups = NO_GROUPS
+                if self.has_groups:
+                    codes = self._codes_of(np.arange(len(users)), pa.array(users, pa.large_string()))
+                    groups = self._release.report(values, codes, self.names, purpose)
+                shares[purpose] = reported_share(values, groups, self.names if self.has_groups else [])
+        return shares
 
     def _who_judges(self, evaluation: Evaluation, n_established: int) -> Mask:
         """The users by whom a model is judged: those known before the period, if they are enough, else all.

@@ -120,17 +120,17 @@ def gap_of(score: Mapping[str, Any], group: str) -> str:
     return f"{own.size}, may be chance" if own.may_be_chance else f"{own.size} {'behind' if own.is_behind else 'ahead'}"
 
 
-def regret_of(control: Mapping[str, Any] | None, group: str) -> str:
-    """A group's regret with its interval, or why it is withheld.
+def share_of(published: Mapping[str, Any] | None, what: str, group: str) -> str:
+    """A group's regret, or its share of people who clicked, with the interval; or why it is withheld.
 
-    >>> regret_of({"regret": {"F": [0.123, [0.05, 0.2]]}, "withheld": {"M": TOO_FEW}}, "F")
+    >>> share_of({"regret": {"F": [0.123, [0.05, 0.2]]}, "withheld": {"M": TOO_FEW}}, "regret", "F")
     '12.3 % (5.0 % to 20.0 %)'
     """
-    if control is None:
+    if published is None:
         return MISSING
-    if (regret := control["regret"].get(group)) is None:
-        return str(control["withheld"].get(group, MISSING))
-    value, (low, high) = regret
+    if (share := published[what].get(group)) is None:
+        return str(published["withheld"].get(group, MISSING))
+    value, (low, high) = share
     return f"{percent(value)} ({percent(low)} to {percent(high)})"
 
 

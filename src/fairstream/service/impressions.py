@@ -9,12 +9,14 @@ from hashlib import sha256
 from itertools import compress
 from threading import Lock
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field, computed_field
 from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from fairstream.evaluation.resampling import Array
 from fairstream.service import schema
 from fairstream.service.database import PAUSE_SECONDS, now, reading, writing
 from fairstream.service.event_store import one_writer
@@ -28,6 +30,7 @@ TALLIED_LISTS, TALLIED_EVENTS = "impressions tallied", "events tallied"
 HOUR = 3_600_000_000
 _DAY = 24 * HOUR
 _AT_ONCE = 2_000
+_PERIODS = 60  # in which published numbers of groups are looked for
 _MAX_PEOPLE = 200_000  # whose shown items a process remembers
 _rows = schema.impressions
 
@@ -145,6 +148,20 @@ class Report(Record):
     """All lists."""
     by_model: dict[str, Shares]
     """The same for each model; `popularity` stands for none."""
+    by_group: dict[str, Any] = Field(
+        examples=[
+            {
+                "clicks": {
+                    "period": 12,
+                    "n_users": 9_000,
+                    "everyone": [0.41, [0.4, 0.42]],
+                    "by_group": {"F": [0.38, [0.36, 0.4]], "M": [0.42, [0.4, 0.44]]},
+                    "withheld": {},
+                }
+            }
+        ]
+    )
+    """The shares of people who clicked and who converted among those who saw a list, as updates publish them."""
 
     @classmethod
     def of(cls, engine: Engine, hours: int) -> Report:
@@ -160,7 +177,32 @@ class Report(Record):
             since=from_microseconds(first * HOUR),
             everyone=Shares(**sum(models.values(), Counter())),
             by_model={model: Shares(**n) for model, n in sorted(models.items())},
+            by_group=published_results(engine),
         )
+
+
+def published_results(engine: Engine) -> dict[str, Any]:
+    """Return who clicked and who converted in the latest period with numbers of groups, else in the latest period."""
+    rows, published = schema.periods.c, dict[str, Any]()
+    latest = select(rows.t, rows.evaluation).where(rows.evaluation.is_not(None)).order_by(rows.t.desc()).limit(_PERIODS)
+    with reading(engine) as connection:
+        for t, evaluation in connection.execute(latest).all():
+            for what, share in evaluation.get("lists", {}).items():
+                known = published.get(what)
+                if known is None or (share["by_group"] and not known["by_group"]):
+                    published[what] = {"period": t, **share}
+    return published
+
+
+def results_of_people(engine: Engine, what: Literal["clicks", "conversions"], since: int) -> tuple[list[str], Array]:
+    """Return the people who saw a list after a time, and 1 for those with a click or conversion, 0 for the others."""
+    results = func.replace(_rows.c.outcomes, "0", "")
+    if what == "conversions":
+        results = func.replace(results, "1", "")
+    query = select(_rows.c.user_id, func.max(func.length(results)) > 0).where(_rows.c.time > since)
+    with reading(engine) as connection:
+        people: dict[str, bool] = dict(connection.execute(query.group_by(_rows.c.user_id)).all())
+    return list(people), np.array(list(people.values()), np.float64)
 
 
 class ShownInVain:

@@ -79,8 +79,8 @@ class Release:
             self.budget.sizes = {name: max(1, round(size)) for name, size in sizes.items()}
             self.budget.spend("sizes", cost)
 
-    def report(self, values: Array, codes: Codes, names: Sequence[str]) -> GroupMeans:
-        """The mean of each group of tested users, as soon as its gaps are worth what they cost."""
+    def report(self, values: Array, codes: Codes, names: Sequence[str], purpose: str = "report") -> GroupMeans:
+        """The mean of each group of users, as soon as its gaps are worth what they cost; `values` are from 0 to 1."""
         part = 1 - _OF_SIZES
         b, variance = value_range(values, codes, 0.0, 1.0)
         n_all = int(np.count_nonzero(codes >= 0))
@@ -88,11 +88,11 @@ class Release:
         def noise(n: float) -> float:  # with which the noise of the group's gap is `_AIM` of its sampling error
             return _AIM * math.sqrt(variance * n * (1 - n / n_all)) / n
 
-        spent, why = self._buy("report", part, b, noise, codes, names)
+        spent, why = self._buy(purpose, part, b, noise, codes, names)
         if spent is None:
             return replace(NO_GROUPS, why=why)
-        sizes = self._sizes("period", codes, names, spent * _OF_SIZES)
-        return self._noise.means("period", values, codes, names, sizes, spent * part).readable()
+        sizes = self._sizes(purpose, codes, names, spent * _OF_SIZES)
+        return self._noise.means(purpose, values, codes, names, sizes, spent * part).readable()
 
     def compare(
         self, before: Array, after: Array, codes: Codes, names: Sequence[str], max_fall: float, is_judged: Mask
@@ -278,12 +278,25 @@ def reported(
         "sizes": {name: 10 * round(size / 10) for name, size in groups.sizes.items()},
         "n_tested_users": evaluation.n_users,
         "n_cold_users": evaluation.n_cold_users,
-        "withheld": {
-            name: TOO_NOISY if name in groups.sizes else groups.why or TOO_FEW
-            for name in sorted(set(names) - set(groups.means))
-        },
+        "withheld": _withheld(groups, names),
         "epsilon": epsilon,
     }
+
+
+def reported_share(values: Array, groups: GroupMeans, names: Sequence[str]) -> dict[str, Any]:
+    """The stored form of the share of people who did something: of everyone, and of the reported groups."""
+    return {
+        "n_users": len(values),
+        "everyone": exact(Normal.mean(values)),
+        "by_group": {name: mean.published() for name, mean in groups.means.items()},
+        "withheld": _withheld(groups, names),
+    }
+
+
+def _withheld(groups: GroupMeans, names: Sequence[str]) -> dict[str, str]:
+    """Why groups have no number."""
+    missing = sorted(set(names) - set(groups.means))
+    return {name: TOO_NOISY if name in groups.sizes else groups.why or TOO_FEW for name in missing}
 
 
 def reported_regret(

@@ -210,7 +210,8 @@ class _Update:
             if parent is not None:
                 self.say(f"judging model {parent.id} by {len(split.counted)} events of period {self.period.t}")
                 result, groups, level = self.candidates.judge_in_service(split.counted, self.period.t)
-                evaluation = {**self._reported(result, groups), "judged": level}
+                lists = self.candidates.judge_lists(round(self.periods[-1].closed.timestamp() * 1e6))
+                evaluation = {**self._reported(result, groups), "judged": level, "lists": lists}
                 drifts = list(self._drifts(evaluation, parent))
             self.say(f"learning {len(split.learned)} events")
             begin, has_drifted = time.perf_counter(), not all(check.ok for check in drifts)

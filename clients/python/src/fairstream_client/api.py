@@ -471,6 +471,8 @@ class Report(TypedDict):
     """All lists."""
     by_model: dict[str, Shares]
     """The same for each model; `popularity` stands for none."""
+    by_group: dict[str, Any]
+    """The shares of people who clicked and who converted among those who saw a list, as updates publish them."""
 
 
 class Rule(TypedDict):

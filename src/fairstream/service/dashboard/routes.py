@@ -31,6 +31,7 @@ from fairstream.service.dashboard.overview import (
 from fairstream.service.dashboard.shop import chosen_most, reasons, result_charts, rule_words, shown, titles
 from fairstream.service.database import reading
 from fairstream.service.event_store import EventStore
+from fairstream.service.impressions import published_results
 from fairstream.service.keys import find_key
 from fairstream.service.lists import Answer, Ask
 from fairstream.service.records import UnknownIdError
@@ -141,6 +142,7 @@ class Dashboard:
             "charts": [*quality_charts(overview, config), *control_charts(overview)],
             "results": result_charts(self._engine, days),
             "shown": shown(self._engine),
+            "people": published_results(self._engine),
             "privacy": PrivacyStatus.of(self._engine, config.privacy),
             "stream": stream_charts(overview),
             "ranges": _RANGES,

@@ -76,7 +76,7 @@ def code(text: str) -> Markup:
 _PACKAGE = "fairstream.service.dashboard"
 _FILTERS = (
     *(code, when, pretty),
-    *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.regret_of, gaps.why_no_gap),
+    *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.share_of, gaps.why_no_gap),
     gaps.with_margin,
 )
 
