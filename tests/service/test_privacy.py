@@ -311,9 +311,9 @@ def test_what_is_spent_is_stored_and_shown_and_counts_in_the_next_update(learned
 
 
 def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise() -> None:
-    """Weekly updates, each of which tests 60 % of the people: a gap of 0.05 is seen within a quarter."""
+    """Weekly updates, each of which tests 60 % of the people: a gap of 0.05 is seen in 86 % of all quarters."""
     n_seen = 0
-    for seed in range(20):
+    for seed in range(40):
         rng, budget = np.random.default_rng(seed), Budget(ON, sizes=dict.fromkeys(NAMES, 1000.0))
         codes = (np.arange(2000) % 2).astype(np.int16)
         values, gaps = np.full(2000, np.nan), list[Normal]()
@@ -331,7 +331,7 @@ def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise()
         assert gaps
         assert all(gap.noise <= MAX_NOISE * gap.sampling for gap in gaps)
         n_seen += any(gap.interval[0] > 0 for gap in gaps)
-    assert n_seen >= 18
+    assert n_seen >= 28  # fewer in one of 1,000 such tests
 
 
 @given(st.lists(st.integers(0, 80), min_size=2, max_size=5), st.sampled_from([OFF, ON]), st.integers(0, 99))
