@@ -331,7 +331,7 @@ def test_a_gap_of_a_shop_with_2000_people_is_published_and_not_hidden_by_noise()
         assert gaps
         assert all(gap.noise <= MAX_NOISE * gap.sampling for gap in gaps)
         n_seen += any(gap.interval[0] > 0 for gap in gaps)
-    assert n_seen >= 28  # fewer in one of 1,000 such tests
+    assert n_seen >= 28  # fewer in two of 1,000 such tests
 
 
 @given(st.lists(st.integers(0, 80), min_size=2, max_size=5), st.sampled_from([OFF, ON]), st.integers(0, 99))
