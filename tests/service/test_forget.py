@@ -92,8 +92,7 @@ def test_nothing_of_the_person_is_left_and_the_next_update_does_not_bring_it_bac
     after = in_service(learned.engine)
     assert before is not None
     assert after is not None
-    assert after.model == before.model
-    assert after.since > before.since
+    assert after == before  # the model is no newer than it was, although its files are
     assert lists(learned) == answers
     assert is_nowhere(learned, PERSON)
 
@@ -316,12 +315,11 @@ def test_forgetting_takes_as_long_as_the_persons_own_events(learned: Workspace) 
     statements: list[str] = []
     listen(learned.engine, "checkout", lambda raw, *_: raw.set_trace_callback(statements.append))
     assert forget(learned, [PERSON], by="test").n_events > 0
+    of_events = [each for each in statements if "FROM events" in each]
+    assert any(each.startswith("DELETE") for each in of_events)
     with learned.engine.connect() as connection:
-        deletes = [each for each in statements if each.startswith("DELETE FROM events ")]
-        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}").all() for each in statements if "FROM events" in each]
-    assert deletes
-    assert plans
-    assert not [each for plan in plans for each in plan if each.detail.startswith("SCAN events")]
+        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}").all() for each in of_events]
+    assert not [step for plan in plans for step in plan if step.detail.startswith("SCAN events")]
     assert not [each for each in statements if "VACUUM" in each.upper()]
 
 
