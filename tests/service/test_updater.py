@@ -237,7 +237,7 @@ def test_promote_and_rollback(learned: Workspace) -> None:
     second, first = (row.id for row in models(learned.engine))
     assert rollback(learned, by="test") == first
     assert in_service(learned.engine).model == first
-    with pytest.raises(WorkspaceError, match="no earlier model"):
+    with pytest.raises(WorkspaceError, match=r"no earlier model .*`fairstream promote`"):
         rollback(learned, by="test")
     promote(learned, second, by="test")
     assert in_service(learned.engine).model == second
