@@ -158,7 +158,7 @@ def test_times_are_iso_8601_or_seconds() -> None:
         ("not " * 60 + "price = 1", "more than 50 levels"),
         ("(" * 60, "more than 50 levels"),
         ("price = 1 or " * 1000, "at most 8000 characters"),
-        ('brand = "open', "character 9: this is not"),
+        ('brand = "open', "character 9: this text has no closing quote"),
         ("and = 1", "character 1: expected the name of a property"),
     ],
 )

@@ -94,6 +94,16 @@ def test_a_server_that_is_not_ray(answer: bytes | None, sentence: str, monkeypat
         pass
 
 
+@pytest.mark.slow
+def test_connecting_prints_nothing() -> None:
+    code = "import fairstream\nwith fairstream.cluster('local', n_workers=1): pass"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True, env=environment
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
 class BusyRay:
     """A cluster whose CPUs somebody else uses."""
 

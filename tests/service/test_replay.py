@@ -187,4 +187,6 @@ def test_one_request_to_the_service_replays_all_history(new_workspace: Maker) ->
         assert client.post("/v1/updates", headers=keys.admin).status_code == 202
         wait_until(lambda: len(closed_periods(workspace.engine)) == 11)
         periods = client.get("/v1/periods", headers=keys.read).json()["data"]
+        updates_ = client.get("/v1/updates", headers=keys.read).json()["data"]
+    assert len({update["requested_by"] for update in updates_}) == 1
     assert all(period["evaluation"]["metrics"]["ndcg@20"]["mean"] > 0 for period in periods[1:])

@@ -111,12 +111,13 @@ def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:
 
 
 def test_no_candidate_is_judged_by_users_who_cannot_be_tested(learned: Workspace) -> None:
-    """Held-out events of many users, but new ones, which alone test a model, of two: once, that promoted a model."""
+    """Held-out events of many users, but new ones, which alone test a model, of few: once, two promoted a model."""
     users = [f"u{n}" for n in range(300)]
     had = PERIODS[0].group_by("user_id", use_threads=False).aggregate([("item_id", "first"), ("time", "first")])
     had = had.rename_columns(["user_id", "item_id", "time"]).filter(pc.is_in(had["user_id"], pa.array(users)))
     assert len(had) > 2 * learned.config.gate.min_tested_users
-    brand_new = pa.table({"user_id": ["u0", "u1"], "item_id": ["new"] * 2, "time": had["time"].slice(0, 2)})
+    few, later = users[:10], pc.add(had["time"], timedelta(days=2))  # held out of those whom the lot draws
+    brand_new = pa.table({"user_id": few, "item_id": ["new"] * len(few), "time": later.slice(0, len(few))})
     take_in(learned, pa.concat_tables([had.set_column(2, "time", pc.add(had["time"], timedelta(days=1))), brand_new]))
     before = in_service(learned.engine)
     outcome = update(learned)
@@ -237,7 +238,7 @@ def test_promote_and_rollback(learned: Workspace) -> None:
     second, first = (row.id for row in models(learned.engine))
     assert rollback(learned, by="test") == first
     assert in_service(learned.engine).model == first
-    with pytest.raises(WorkspaceError, match="no earlier model"):
+    with pytest.raises(WorkspaceError, match=r"no earlier model .*`fairstream promote`"):
         rollback(learned, by="test")
     promote(learned, second, by="test")
     assert in_service(learned.engine).model == second

@@ -78,8 +78,8 @@ def serve(
         shown, bound = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         Output(quiet=quiet).print(
             *(
-                f"The dashboard is at http://{shown}:{bound}{root}/ and the interface at "
-                f"http://{shown}:{bound}{root}/v1/openapi.json"
+                f"The dashboard is at http://{shown}:{bound}{root}/ and a description of the interface at "
+                f"http://{shown}:{bound}{root}/docs"
                 for root in ([""] if len(shops) == 1 else [f"/w/{folder.resolve().name}" for folder in shops])
             )
         )

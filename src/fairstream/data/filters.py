@@ -124,6 +124,8 @@ class _Parser:
         if match is None:
             self.position = len(self._text) - len(self._text[self._end :].lstrip())
             self.kind, self.value = "", self._text[self.position]
+            if self.value == '"':
+                raise self.error("this text has no closing quote", self.position)
             raise self.error("this is not a name, number, text in double quotes or operator")
         assert match.lastgroup is not None
         self.kind, self.value = match.lastgroup, match[match.lastgroup]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -232,6 +233,7 @@ def _connected(address: str, n_workers: int | None) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
+    logging.getLogger("ray").setLevel(logging.ERROR)  # else it announces how it authenticates, also with --quiet
     quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

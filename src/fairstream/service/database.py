@@ -77,10 +77,10 @@ def _sqlite(file: Path) -> Engine:
 
     def _connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
-            _uri(file, is_read_only), uri=True, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
+            uri_of(file, is_read_only), uri=True, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
         )
         try:
-            connection.execute(f"ATTACH DATABASE ? AS {PEOPLE}", (_uri(file.with_name(PEOPLE_FILE), is_read_only),))
+            connection.execute(f"ATTACH DATABASE ? AS {PEOPLE}", (uri_of(file.with_name(PEOPLE_FILE), is_read_only),))
         except sqlite3.Error:
             connection.close()
             raise
@@ -111,10 +111,11 @@ def _sqlite(file: Path) -> Engine:
     return engine
 
 
-def _uri(file: Path, is_read_only: bool) -> str:
+def uri_of(file: Path, is_read_only: bool) -> str:
+    """Return the address of a SQLite database, also on a disk that cannot be written to."""
     address = f"file:{quote(str(file))}?mode={'ro' if is_read_only else 'rw'}"
     log = file.with_name(f"{file.name}-wal")
-    if is_read_only and not (log.exists() and log.stat().st_size):
+    if not os.access(file.parent, os.W_OK) and not (log.exists() and log.stat().st_size):
         address += "&immutable=1"  # otherwise SQLite wants to write a file beside it
     return address
 

@@ -272,8 +272,9 @@ def _rewrite_models(workspace: Workspace, user_ids: Collection[str]) -> tuple[di
         with deciding(workspace.engine) as (connection, current):
             for model_id, folder in folders.items():
                 connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(folder=folder))
-            if current in folders or current in damaged:
-                # By the new time a process with the model in memory sees that it must read it again.
+            if current in damaged:
+                # By the new time a process with the model in memory sees that it must read another one. A model that
+                # was rewritten has a new folder, and has been in service since it was promoted.
                 connection.execute(update(schema.service).values(since=now()))
         workspace.models.remove(old)
     return hashes, damaged

@@ -125,7 +125,9 @@ def rollback(workspace: Workspace, *, by: str) -> str:
     with deciding(workspace.engine) as (connection, current):
         parent: str | None = connection.scalar(select(schema.models.c.parent).where(schema.models.c.id == current))
         if parent is None:
-            raise WorkspaceError("there is no earlier model to go back to")
+            raise WorkspaceError(
+                "there is no earlier model to go back to; `fairstream promote` puts another one into service"
+            )
         change_model(workspace, connection, current, parent, "rollback", by)
         return parent
 

@@ -22,7 +22,6 @@ from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import EventKinds, Impressions
 
 ServedBy = Literal["model", "earlier model", "popularity"]
-_BULK = 5_000  # larger batches reach the lists with the follower's next poll
 _KINDS, _IMPRESSIONS = EventKinds(), Impressions()
 
 
@@ -117,11 +116,10 @@ class Serving:
             model.make_lists(own, k)
 
     def stored(self, events: pa.Table) -> None:
-        """Add stored events (user_id, item_id, time) at once; the follower's next poll adds a bulk load."""
-        if len(events) <= _BULK:
-            chosen = self.choices(events)
-            for model in self.models():
-                model.add(chosen)
+        """Add stored events (user_id, item_id, time) at once."""
+        chosen = self.choices(events)
+        for model in self.models():
+            model.add(chosen)
 
     def choices(self, events: pa.Table) -> pa.Table:
         """Note negative feedback; return the other events that count, and which of their items may come back."""

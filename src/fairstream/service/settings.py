@@ -312,7 +312,9 @@ only on request."""
         try:
             return cls.parse((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
+            raise ConfigurationError(
+                f"{folder / FILE} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
 
     @classmethod
     def parse(cls, content: str) -> LiveConfig:

@@ -104,7 +104,7 @@ def run(
             if not replay.goes_on(connection):
                 break
         try:
-            done = _run_one(workspace, None, say, by=by)
+            done = _run_one(workspace, None, say, by=done.requested_by)
         except UpdateRunning:  # another process continues the replay
             break
     return done

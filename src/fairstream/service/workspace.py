@@ -24,7 +24,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.parse import quote
 
 from sqlalchemy import Engine, insert, make_url, select
 from sqlalchemy.exc import DBAPIError
@@ -44,6 +43,7 @@ from fairstream.service.database import (
     reading,
     revision,
     upgrade,
+    uri_of,
     writing,
 )
 from fairstream.service.model_store import DatabaseModelStore, ModelStore, file_lock
@@ -129,7 +129,7 @@ class Workspace:
         if self.engine.dialect.name != "sqlite":
             return
         for name in (EVENTS_FILE, PEOPLE_FILE):
-            with closing(sqlite3.connect(f"file:{quote(str(self.folder / name))}?mode=ro", uri=True)) as connection:
+            with closing(sqlite3.connect(uri_of(self.folder / name, is_read_only=True), uri=True)) as connection:
                 try:
                     finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 except sqlite3.DatabaseError as error:

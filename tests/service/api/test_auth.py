@@ -65,6 +65,16 @@ def test_known_keys_are_believed_while_the_database_is_away_and_revocations_appl
     assert refused(cache, other).status_code == 401
 
 
+def test_a_key_that_was_cut_short_is_unknown_and_not_missing(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    key, cache = make_key(workspace.engine, "one", "read"), KeyCache(workspace.engine, 1000)
+    for wrong in (key[:-1], f"{key}x", "x", '"' + key + '"'):
+        assert refused(cache, wrong).code == "unknown_key"
+    for headers in ([], [(b"authorization", b"Basic YTpi")], [(b"x-api-key", key.encode())]):
+        with pytest.raises(ApiError, match="Missing API key"):
+            asyncio.run(cache.authenticate({"headers": headers, "client": ("10.0.0.1", 1)}))
+
+
 def test_a_new_key_is_valid_at_once(new_workspace: Maker) -> None:
     workspace = new_workspace()
     cache = KeyCache(workspace.engine, 1000)

@@ -21,10 +21,10 @@ from fairstream.service.api import follower as following
 from fairstream.service.api.follower import Follower
 from fairstream.service.database import DatabaseUnavailableError, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.forgetting import request_forget
+from fairstream.service.forgetting import forget, request_forget
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.lists import Ask
-from fairstream.service.registry import promote, put_into_service, rollback
+from fairstream.service.registry import in_service, promote, rollback
 from fairstream.service.serving import Serving
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, add_model
@@ -222,12 +222,12 @@ def test_a_model_that_was_written_anew_is_loaded_again(new_workspace: NewWorkspa
     name = add_model(workspace)
     follower, serving = follower_of(workspace)
     follower.poll()
-    before = serving.current
-    with writing(workspace.engine) as connection:
-        put_into_service(connection, name)
+    before, service = serving.current, in_service(workspace.engine)
+    forget(workspace, ["u1"], by="test")
     follower.poll()
     assert serving.current is not before
     assert serving.status().model == name
+    assert in_service(workspace.engine) == service
 
 
 def test_a_rollback_is_taken_up_whichever_read_of_the_database_fails_meanwhile(new_workspace: NewWorkspace) -> None:

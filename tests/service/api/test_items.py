@@ -91,6 +91,25 @@ def test_rules_shape_lists_are_recorded_and_apply_in_every_process(new_service: 
         wait_until(lambda: items_for(other, "u1") == plain)
 
 
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ({"at_most": {"n": 0, "per": "category"}}, "entry 2.at_most.n: Input should be greater than or equal to 1"),
+        ({"hide": {"items": ["i1"]}}, "entry 2: it has a field that is not known; /docs lists the fields"),
+        ({}, "entry 2: a rule has exactly one of pin, boost and at_most"),
+        ({"boost": {"filter": "price <", "factor": 2}}, "rule 2: the filter, character 8: expected a number"),
+    ],
+)
+def test_a_wrong_rule_is_named_and_the_others_stay(new_service: Maker, rule: dict[str, Any], sentence: str) -> None:
+    _, client = new_service()
+    good = [{"pin": {"items": ["i1"], "position": 1}}]
+    client.put("/v1/rules", json=good, headers=client.keys.admin).raise_for_status()
+    answer = client.put("/v1/rules", json=[*good, rule], headers=client.keys.admin)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(sentence)
+    assert client.get("/v1/rules", headers=client.keys.admin).json() == good
+
+
 def test_rules_come_from_the_command_line_and_wrong_ones_shape_nothing(new_service: Maker, tmp_path: Path) -> None:
     workspace, client = new_service()
     plain, file = items_for(client, "u1"), tmp_path / "rules.json"

@@ -164,5 +164,5 @@ def test_forgetting_starts_no_process_while_an_update_runs(
         await forgetter.step()  # its process is gone
         assert started == [COMPLETE]
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
     assert updates.get(workspace.engine, running.id).state == "failed"

@@ -59,6 +59,19 @@ def test_popular_items_are_those_of_a_stranger(shared: Shared) -> None:
     assert {item["score"] for item in popular["items"]} == {None}
 
 
+def test_popular_items_are_no_fallback(shared: Shared) -> None:
+    _, client = shared
+
+    def counted() -> list[str]:
+        lines = client.get("/metrics", headers=client.keys.read).text.splitlines()
+        return [line for line in lines if line.startswith("fairstream_recommendations_total")]
+
+    before = counted()
+    get(client, "/v1/items/popular")
+    get(client, "/v1/items/i3/similar")
+    assert counted() == before
+
+
 def test_withdrawn_items_are_in_no_list_of_items(new_service: Callable[..., Shared]) -> None:
     _, client = new_service()
     similar, popular = "/v1/items/i3/similar?k=10", "/v1/items/popular?k=10"

@@ -38,6 +38,7 @@ def test_lists_are_answered_from_a_read_only_disk(new_workspace: Callable[..., W
     shutil.copytree(source.folder, disk / "shop")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     with Workspace.open(disk / "shop") as workspace, running(workspace, keys) as client:
+        workspace.check_files()
         client.wait_until_ready()
         answer = client.get("/v1/users/u1/recommendations", headers=keys.read)
         assert (answer.status_code, answer.json()["source"]) == (200, "model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from fairstream.errors import ConfigurationError
 from fairstream.service.api import Shops, workspaces_in
+from fairstream.service.api.follower import Follower
 from fairstream.service.settings import FILE, LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import Keys, add_model, make_keys, served, wait_until
@@ -112,6 +114,16 @@ def test_one_shop_alone_is_at_both_addresses(new_workspace: Maker) -> None:
 
 
 @pytest.mark.sqlite_only
+def test_a_new_process_takes_requests_when_its_model_is_loaded(
+    new_workspace: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, read = new_workspace(), Follower._read_model
+    add_model(workspace)
+    monkeypatch.setattr(Follower, "_read_model", lambda *args: time.sleep(1) or read(*args))
+    with served(Shops([workspace.folder])) as address:
+        assert httpx.get(f"{address}/readyz").json()["status"] == "ready"
+
+
 def test_names_are_unique_and_fit_into_addresses(new_workspace: Maker, tmp_path: Path) -> None:
     first = new_workspace().folder
     twin = tmp_path / "other" / first.name

@@ -20,6 +20,10 @@ from fairstream.service.event_store import EventsReceipt, EventStore, close_by_k
 from fairstream.service.forgetting import forget
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
+from fairstream.service.lists import Ask
+from fairstream.service.ranking import popularity_of
+from fairstream.service.serving import Serving
+from fairstream.service.serving_model import ServingModel
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
@@ -210,6 +214,21 @@ def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:
     assert store_all(writer, [sent]) == [EventsReceipt(1, 1, 1)]
     (events,) = handed_on
     assert (events["user_id"].to_pylist(), events["item_id"].to_pylist()) == (["u"], ["new"])
+
+
+@pytest.mark.parametrize("n_repeated", [0, 1])
+def test_small_batches_that_wait_together_change_lists_at_once(
+    new_workspace: Callable[..., Workspace], n_repeated: int
+) -> None:
+    workspace, serving = new_workspace(), Serving()
+    had = [f"i{n}" for n in range(100)]
+    events = {"user_id": ["other"] * 101, "item_id": [*had, "new"], "time": list(range(101))}
+    serving.use(ServingModel(popularity_of(pa.table(events)), None), "popularity")
+    batches = [batch(workspace, *({"user_id": f"u{n}", "item_id": item} for item in had)) for n in range(60)]
+    bulk = batch(workspace, *({"user_id": "bulk", "item_id": f"i{n % 100}", "time": n} for n in range(5001)))
+    writer = Writer(EventStore(workspace), serving.stored, limits_of(10**6))
+    store_all(writer, [*batches, *([] if n_repeated else [bulk]), *batches[:n_repeated]])
+    assert {*(tuple(serving.current.recommend(f"u{n}", Ask(100)).items) for n in range(60))} == {("new",)}
 
 
 def test_of_several_ingest_keys_none_takes_the_room_of_the_others(new_writer: Maker) -> None:

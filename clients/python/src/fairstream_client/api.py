@@ -225,15 +225,17 @@ class Impressions(TypedDict):
     """The lists; all of them are stored or none."""
 
 
-class ImpressionsReceipt(TypedDict):
-    """How many lists were new, known already, or of forgotten people."""
+class ImpressionsAnswer(TypedDict):
+    """The lists are on disk."""
 
     accepted: int
-    """Lists that are new."""
-    repeated: int
-    """Lists that were stored before."""
-    forgotten: int
-    """Lists of people who were forgotten: not stored."""
+    """All lists of the request: those stored now or before, and those of people who were forgotten."""
+    stored: NotRequired[int | None]
+    """Stored now. For admin keys alone."""
+    repeated: NotRequired[int | None]
+    """Stored before. For admin keys alone."""
+    forgotten: NotRequired[int | None]
+    """Of people who were forgotten: not stored. For admin keys alone."""
 
 
 Item = dict[str, Any]
@@ -659,12 +661,12 @@ class Client(Transport):
         answer: UsersAnswer = self.request("PUT", "/v1/users", body=body)
         return answer
 
-    def ingest_impressions(self, body: Impressions) -> ImpressionsReceipt:
+    def ingest_impressions(self, body: Impressions) -> ImpressionsAnswer:
         """Store lists that people saw; it answers when they are on disk.
 
         The key needs the scope ingest.
         """
-        answer: ImpressionsReceipt = self.request("POST", "/v1/impressions", body=body)
+        answer: ImpressionsAnswer = self.request("POST", "/v1/impressions", body=body)
         return answer
 
     def report_impressions(self, *, hours: int | None = None) -> Report:

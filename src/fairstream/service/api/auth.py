@@ -95,9 +95,12 @@ class KeyCache:
 
 
 def _digest(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"authorization" and (match := _FORMAT.fullmatch(value)) is not None:
+    sent = [value for name, value in scope["headers"] if name == b"authorization"]
+    for value in sent:
+        if (match := _FORMAT.fullmatch(value)) is not None:
             return hashlib.sha256(match[1]).hexdigest()
+    if any(value[:7].lower() == b"bearer " for value in sent):  # a key that was cut short, for example
+        raise _unauthorized("unknown_key", _UNKNOWN)
     raise _unauthorized("missing_key", _MISSING)
 
 

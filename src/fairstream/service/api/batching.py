@@ -24,6 +24,7 @@ from fairstream.service.workspace import Workspace
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+_BULK = 5_000  # larger batches reach the lists with the follower's next poll
 _OPEN_CACHE_SECONDS = 1.0  # how long the number of open events is remembered; the writer adds what it admits meanwhile
 _log = logging.getLogger("fairstream.api")
 
@@ -206,10 +207,12 @@ class Writer(_Storing[_Sent, EventsReceipt]):
         before, batches = self._store.last_seq(), [each.events for each in requests]
         receipts = self._store.append_all(batches, [each.key for each in requests])
         with self._after_commit():
-            # Where not everything that was sent was stored, only the database knows what was.
-            is_whole = not any(receipt.repeated or receipt.forgotten for receipt in receipts)
-            if len(events := pa.concat_tables(batches) if is_whole else self._store.read(before)):
-                self._stored(events)
+            small = [each for each in batches if len(each) <= _BULK]
+            if any(receipt.repeated or receipt.forgotten for receipt in receipts):
+                # Only the database knows what of them was stored, and what of the larger ones.
+                small = [self._store.read(before)] if len(small) == len(batches) else []
+            if any(map(len, small)):
+                self._stored(pa.concat_tables(small))
         return receipts
 
 

@@ -138,10 +138,12 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError("invalid", f"the body: this is not JSON at character {first['loc'][-1]}")
-    place = [str(part) for part in first["loc"] if part != "body"]
-    is_unknown = first["type"] == "extra_forbidden"
-    where = "the body" if not place else "a field" if is_unknown else ".".join(place)
-    return ApiError("invalid", f"{where}: {first['msg'].removeprefix('Value error, ')[:200]}")
+    place, why = [part for part in first["loc"] if part != "body"], first["msg"].removeprefix("Value error, ")[:200]
+    if first["type"] == "extra_forbidden":  # its name is what a client wrote
+        place, why = place[:-1], "it has a field that is not known; /docs lists the fields"
+    if place and isinstance(place[0], int):  # of a body that is a list
+        place[0] = f"entry {place[0] + 1}"
+    return ApiError("invalid", f"{'.'.join(map(str, place)) or 'the body'}: {why}")
 
 
 async def answer(request: Request, error: Exception) -> Response:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class _InService(NamedTuple):
-    """The model in service; forgetting, which rewrites the model, changes `since` as well."""
+    """The model in service; forgetting changes the folder of a model that it rewrites, and `since` of a damaged one."""
 
     model: str
     folder: str

@@ -29,7 +29,7 @@ from fairstream.service.api.schemas import (
 )
 from fairstream.service.api.service import RunningService, Service
 from fairstream.service.database import now
-from fairstream.service.impressions import ImpressionsReceipt, Report, Shown
+from fairstream.service.impressions import Report, Shown
 from fairstream.service.incoming import (
     Rows,
     batch_from_json,
@@ -107,6 +107,19 @@ class UsersAnswer(Reply):
     """Of people who were forgotten and have done nothing since: not stored. For admin keys alone."""
 
 
+class ImpressionsAnswer(Reply):
+    """The lists are on disk."""
+
+    accepted: int = Field(examples=[3])
+    """All lists of the request: those stored now or before, and those of people who were forgotten."""
+    stored: int | None = None
+    """Stored now. For admin keys alone."""
+    repeated: int | None = None
+    """Stored before. For admin keys alone."""
+    forgotten: int | None = None
+    """Of people who were forgotten: not stored. For admin keys alone."""
+
+
 @router.post(
     "/v1/events",
     operation_id="ingest_events",
@@ -151,11 +164,14 @@ def _put_users(workspace: Workspace, body: bytes, kind: str) -> UsersReceipt:
     "/v1/impressions",
     operation_id="ingest_impressions",
     openapi_extra=json_body_of(Impressions),
+    response_model_exclude_none=True,
     responses=problems("body_too_large", "overloaded", "disk_full"),
 )
-async def ingest_impressions(request: Request, service: RunningService, _: Ingester) -> ImpressionsReceipt:
+async def ingest_impressions(request: Request, service: RunningService, key: Ingester) -> ImpressionsAnswer:
     """Store lists that people saw; it answers when they are on disk."""
-    return await service.impressions.ask(await _parsed(_lists_in, await request.body(), service))
+    receipt = vars(await service.impressions.ask(await _parsed(_lists_in, await request.body(), service)))
+    details = {**receipt, "stored": receipt["accepted"]} if key.scope == "admin" else {}
+    return ImpressionsAnswer(**{**details, "accepted": sum(receipt.values())})
 
 
 def _lists_in(body: bytes, service: Service) -> list[Shown]:

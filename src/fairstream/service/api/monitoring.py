@@ -133,7 +133,7 @@ class Metrics:
         self.requests = metric(Counter, "requests", "Requests.", "method", "route", "status")
         self.seconds = metric(Histogram, "request_seconds", "Duration of requests.", "route", buckets=BUCKETS)
         self.events = metric(Counter, "events", "Events received over HTTP.", "outcome")
-        self.lists = metric(Counter, "recommendations", "Lists by their source.", "source")
+        self.lists = metric(Counter, "recommendations", "Lists of people and sessions by their source.", "source")
         self._gauges = {
             name: metric(Gauge, name, about, multiprocess_mode=mode)()
             for name, about, mode in (

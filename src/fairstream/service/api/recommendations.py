@@ -219,9 +219,8 @@ async def similar_items(
 
 
 async def _list_of_items(service: Service, make: Callable[..., Answer], *arguments: object) -> Response:
-    """Answer with a list that is for no user."""
+    """Answer with a list that is for no user, which is not counted: popular items are no fallback."""
     answer = await service.in_thread(service.list_threads, make, *arguments)
-    service.metrics.lists(answer.source).inc()
     return Response(_with_id(with_user(None, written(answer))), media_type=JSON)
 
 
