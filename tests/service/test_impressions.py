@@ -244,8 +244,9 @@ def test_an_update_publishes_how_many_people_of_each_group_clicked(learned: Work
     everyone, (low, high) = published["clicks"]["everyone"]
     assert low < everyone < high
     assert share_of(published["clicks"], "by_group", "minority") in signed_in(learned).get("/").text
+    store(learned, [[seen("u1", "ab", now() / 1e6)]])
     take_in(learned, periods[3])
-    update(learned)  # since then nobody was shown anything
+    update(learned)  # since then one person was shown something: too few for a share
     assert Report.of(learned.engine, 24).by_group == published
 
 
@@ -260,7 +261,7 @@ def test_shares_of_groups_cost_privacy_or_wait(learned: Workspace) -> None:
     assert low < shares["minority"][0] < high
     assert value != pytest.approx(shares["minority"][0], abs=1e-6)  # noise
     assert PrivacyStatus.of(learned.engine, config.privacy).spent_by["clicks"] > 0
-    store(learned, [[seen("u1", "ab", now() // 1_000_000)]])
+    _shown_to_all(learned)
     take_in(learned, periods[3])
     update(replace(learned, config=learned.config.with_options(privacy=Privacy())))  # 4: the quarter's share is spent
     assert Report.of(learned.engine, 24).by_group["clicks"] == clicks

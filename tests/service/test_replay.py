@@ -67,6 +67,7 @@ def test_history_is_replayed_in_periods_of_the_order_of_time(new_workspace: Make
     assert not updates.request_if_due(workspace, Every.parse("1d"), "schedule")
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_goes_on_where_it_was(new_workspace: Maker) -> None:
     whole = imported(new_workspace)
     updates.run(whole)
@@ -102,6 +103,7 @@ def test_parts_with_too_few_users_join(new_workspace: Maker) -> None:
     assert updates.request_if_due(workspace, Every.parse("1d"), "schedule") is None
 
 
+@pytest.mark.slow
 def test_after_an_import_the_budget_shows_groups_and_their_regret(new_workspace: Maker) -> None:
     """With what accrues in a month nothing was shown of a shop with 3,000 people."""
     parts, people = periods_of(n_users=3000, n_items=300, n_events=60_000, disparity=0.8)
@@ -150,6 +152,7 @@ def test_afresh_learns_history_at_once(new_workspace: Maker) -> None:
     assert bounds(workspace) == [(1, N_EVENTS)]
 
 
+@pytest.mark.slow
 def test_events_that_come_after_the_history_are_the_next_period(new_workspace: Maker) -> None:
     workspace = imported(new_workspace)
     update(workspace)
@@ -178,6 +181,7 @@ def test_a_replay_survives_kills_of_its_process(new_workspace: Maker) -> None:
     assert bounds(workspace) == bounds(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite_only
 def test_one_request_to_the_service_replays_all_history(new_workspace: Maker) -> None:
     workspace = imported(new_workspace)

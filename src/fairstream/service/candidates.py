@@ -132,13 +132,13 @@ class Candidates:
     def judge_lists(self, since: int) -> dict[str, Any]:
         """The shares of people who clicked and who converted, of those who saw a list after a time, by group.
 
-        A group has one number for each purpose until its next one is published, so that each person counts once.
+        People are counted since numbers of groups were published last, so that each counts once in a number.
         """
         shares, budget = dict[str, Any](), self._release.budget
         for purpose in ("clicks", "conversions"):
             start = since if budget.is_off else budget.last(purpose) or 0
             users, values = results_of_people(self._workspace.engine, purpose, start)
-            if len(users):
+            if len(users) >= max(2, self._config.gate.min_group_size):
                 groups = NO_GROUPS
                 if self.has_groups:
                     codes = self._codes_of(np.arange(len(users)), pa.array(users, pa.large_string()))

@@ -17,6 +17,7 @@ def post(client: Running, *impressions: dict[str, Any]) -> Any:
     return client.post("/v1/impressions", json={"impressions": impressions}, headers=client.keys.ingest)
 
 
+@pytest.mark.slow
 def test_click_through_is_reported_seconds_after_the_clicks(new_service: Any) -> None:
     _, client = new_service()
     answer = post(client, *({"user_id": f"u{n}", "items": ["i1", "i2"], "placement": "home"} for n in range(10)))

@@ -248,6 +248,7 @@ def test_a_rollback_waits_for_no_update(new_service: Maker) -> None:
     assert updates.get(workspace.engine, queued.id).state == "running"
 
 
+@pytest.mark.slow
 def test_readiness_says_what_keeps_updates_from_learning(new_service: Maker) -> None:
     workspace, client = new_service(limits=Limits(max_open_events=1000))
 
