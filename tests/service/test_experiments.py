@@ -451,11 +451,13 @@ def test_the_command_line_starts_shows_and_stops_an_experiment(shop: Shop, tmp_p
     assert "has ended" in cli("stop", folder).stdout
     for arguments, sentence in (
         (("stop", folder), "no experiment is running"),
+        (("promote", folder), "no experiment is running"),
         (("start", folder, "m"), "there is no model 'm'"),
     ):
         failed = cli(*arguments)
         assert failed.exit_code != 0
         assert sentence in f"{failed.exception} {failed.output}"
+    cli("start", folder, shop.b)
     assert "is in service" in cli("promote", folder).stdout
 
 

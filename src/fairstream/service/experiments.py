@@ -184,9 +184,10 @@ def stop(workspace: Workspace, *, by: str) -> Experiment:
 
 
 def promote(workspace: Workspace, *, by: str) -> str:
-    """Put B of the last experiment into service, with its rules; that ends the experiment if it runs."""
+    """Put B of the running experiment into service, with its rules, which ends the experiment."""
     with registry.deciding(workspace.engine) as (connection, current):
-        experiment = latest(connection)
+        if (experiment := running(connection)) is None:
+            raise WorkspaceError("no experiment is running; `fairstream promote` puts any model into service")
         registry.end_experiment(connection, "promoted", "B was put into service.", by=by)
         if (rules := experiment.options.rules) is not None:
             replace_rules(connection, rules_from_json(rules, workspace.config.items.properties), by=by)

@@ -79,6 +79,8 @@ def test_one_experiment_at_a_time_from_start_to_promotion(new_service: Any) -> N
     assert "No impressions yet." in call(client, "GET").json()["sentences"]
     assert call(client, "DELETE").json()["decision"]["sentence"] == "It was stopped by adminer."
     assert call(client, "DELETE").status_code == 409
+    assert call(client, "POST", "/v1/experiment/promote").status_code == 409  # nobody was compared any more
+    call(client, "PUT", json={"b": b})
     assert call(client, "POST", "/v1/experiment/promote").json() == {"model": b}
     kinds = [entry["kind"] for entry in call(client, "GET", "/v1/audit").json()["data"]]
     assert kinds[-3:] == ["experiment", "experiment", "promote"]

@@ -403,7 +403,10 @@ def test_an_experiment_is_started_watched_and_ended(shop: Workspace) -> None:
     assert 'class="button"' not in shown
     assert "Start an experiment" not in shown
     admin.press(f"{page}/stop")
-    assert "It was stopped by my admin." in admin.get(page).text
+    ended = admin.get(page).text
+    assert "It was stopped by my admin." in ended
+    assert "Promote B" not in ended
+    admin.press(f"{page}/start", {"b": model_id(10), "mode": "split", "metric": "conversion"})
     admin.press(f"{page}/promote")
     current = registry.in_service(shop.engine)
     assert current is not None
