@@ -23,7 +23,7 @@ def period(items: range, n: int, seed: int, first: int) -> pa.Table:
     return pa.table({"user_id": pairs[:n, 0], "item_id": pairs[:n, 1], "time": times})
 
 
-def fitted(**training: Any) -> fs.FairRecommender:
+def fitted(kinds: dict[str, float] | None = None, **training: Any) -> fs.FairRecommender:
     options = {"pretrain_epochs": 2, "threads": 1, **training}
     rec = fs.FairRecommender(
         fs.models.SASRec(embedding_dim=8, dropout=0.0),
@@ -31,7 +31,10 @@ def fitted(**training: Any) -> fs.FairRecommender:
         training=fs.Training(**options),
         device="cpu",
     )
-    return rec.fit(period(range(N_ITEMS), 150, 0, 0))
+    first = period(range(N_ITEMS), 150, 0, 0)
+    if kinds is None:
+        return rec.fit(first)
+    return rec.fit(fs.read_events(first.append_column("kind", pa.array(["buy"] * len(first))), kinds=kinds))
 
 
 def test_expected_counts_move_to_the_counts_of_the_period() -> None:
@@ -135,6 +138,23 @@ def test_counts_are_those_of_the_compared_requests(monkeypatch: pytest.MonkeyPat
     expected = np.where(is_trained, chosen, everything * 20 / len(rows))
     assert counts.tolist() == pytest.approx(expected.tolist())
     assert weights.sum() == pytest.approx(counts.sum().item())
+
+
+@pytest.mark.parametrize("weights", [{"view": 4.0, "buy": 4.0}, {"view": 1.0, "buy": 4.0}])
+def test_weights_of_kinds_make_no_event_tell_more(monkeypatch: pytest.MonkeyPatch, weights: dict[str, float]) -> None:
+    """A count of weighted events varies more by chance; in units of that variance it is a Poisson count again."""
+    compared: list[Any] = []
+    monkeypatch.setattr(SASRecScorer, "match_shares", lambda *args: compared.append(args))
+    for kinds in ({"view": 1.0, "buy": 1.0}, weights):
+        rec, new = fitted(kinds=kinds), period(range(4, N_ITEMS + 4), 80, 1, 1_000)
+        kind = ["buy" if n % 3 else "view" for n in range(len(new))]
+        rec.update(new.append_column("kind", pa.array(kind)))
+    (_, _, _, plain, _), (_, _, each, weighted, _) = compared
+    assert float((each**2).sum()) == pytest.approx(float(each.sum()), rel=0.05)
+    if len({*weights.values()}) == 1:
+        assert weighted.tolist() == pytest.approx(plain.tolist())
+    else:
+        assert weighted.sum() < plain.sum()
 
 
 def test_one_nearly_impossible_item_moves_no_other() -> None:

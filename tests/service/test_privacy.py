@@ -21,10 +21,10 @@ from fairstream.cli import app
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, UserResults
 from fairstream.evaluation.by_group import GroupScores
-from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal, guess_of, mu_of
+from fairstream.evaluation.private_groups import MAX_NOISE, GroupMeans, Normal
 from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
-from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, LatestTests, PrivacyStatus, guess_of, mu_of
 from fairstream.service.dashboard.charts import Chart
 from fairstream.service.dashboard.overview import Overview, quality_charts
 from fairstream.service.event_store import closed_periods
@@ -514,7 +514,7 @@ def test_groups_that_are_served_alike_are_shown_so(n: int) -> None:
             assert "too few people" in why_no_gap(found)
     assert reasons <= {TOO_NOISY, TOO_FEW}
     assert len(held) == 0 or np.mean(held) >= 0.9
-    assert stated <= 0.06 * n_draws
+    assert stated <= 0.09 * n_draws  # 5 %, and three standard errors
     assert (n_shown < 0.9 * n_draws) if n == 500 else (n_shown > 0.9 * n_draws), n_shown
 
 

@@ -84,9 +84,13 @@ class Columns:
     judge_by: tuple[str, ...] = ()
     """The kinds that evaluations test; none: all."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields with lists, as JSON has them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
     def __post_init__(self) -> None:
         for name in ("text_ids", "returning", "judge_by"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, weight in self.kinds.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
                 raise ConfigurationError(f"the weight of the kind {name!r} must be a number, got {weight!r}")

@@ -20,36 +20,11 @@ from fairstream.data.groups import Codes
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.evaluation.resampling import Array
 
-DELTA: Final = 1e-6
 MAX_NOISE: Final = 0.5
 """The largest standard error of a published number's noise, as a share of its sampling error."""
 _CONFIDENCE = 0.95
 _DIGITS = 3
 _NORMAL = NormalDist()
-_N_HALVINGS = 60
-
-
-def mu_of(epsilon: float) -> float:
-    """The μ of Gaussian privacy that is (ε, `DELTA`)-private.
-
-    >>> round(mu_of(1.0), 3), round(mu_of(4.0), 3)
-    (0.237, 0.838)
-    """
-    low, high = 0.0, 2 * math.sqrt(epsilon) + epsilon
-    for _ in range(_N_HALVINGS):
-        mu = (low + high) / 2
-        delta = _NORMAL.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * _NORMAL.cdf(-mu / 2 - epsilon / mu)
-        low, high = (mu, high) if delta < DELTA else (low, mu)
-    return low
-
-
-def guess_of(cost: float) -> float:
-    """The largest probability of a right guess at a person's group after this cost.
-
-    >>> guess_of(0.0), round(guess_of(1.0), 3)
-    (0.5, 0.691)
-    """
-    return _NORMAL.cdf(math.sqrt(cost) / 2)
 
 
 def noise_margin(noise: float, chance: float = 0.001) -> float:

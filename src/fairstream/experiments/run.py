@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -341,7 +341,7 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "advantaged": self.groups.names[0] if self.groups.has_advantaged else None,
                 "advantaged_by": self.groups.choice if self.groups.has_advantaged else None,
                 "groups": list(self._names()),
-                "columns": {**asdict(self.log.columns), "text_ids": list(self.log.columns.text_ids)},
+                "columns": self.log.columns.to_json(),
                 "period_ends": list(self.periods.ends),
                 "period_begins": begins,
                 "n_tied": self.log.n_tied(self._tested),

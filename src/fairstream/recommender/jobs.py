@@ -182,6 +182,7 @@ class JobRunner:
         weights = np.ones(len(events)) if request.user_weights is None else request.user_weights[users]
         if (own := history.weights_at(events)) is not None:
             weights = weights * own
+        weights = weights / (np.square(weights).sum() / weights.sum())  # so that counts vary by chance as Poisson's do
         is_trained = np.zeros(model.n_items, np.bool_)
         if request.trained_items is not None:
             is_trained[: len(request.trained_items)] = request.trained_items

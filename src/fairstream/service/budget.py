@@ -9,25 +9,53 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, Engine, delete, insert, select
 
-from fairstream.evaluation.private_groups import DELTA, guess_of, mu_of
-from fairstream.evaluation.resampling import Array
 from fairstream.service import schema
 from fairstream.service.database import now, reading
 from fairstream.service.gaps import noise_words
 from fairstream.service.people import in_parts
 from fairstream.service.settings import Privacy
 
+if TYPE_CHECKING:
+    from fairstream.evaluation.resampling import Array
+
 SHARES: Final = {"sizes": 0.05, "report": 0.6, "clicks": 0.025, "conversions": 0.025, "gate": 0.1, "target": 0.2}
 """How the budget is divided: the sizes of groups among all people, the numbers of periods, the people who clicked and
 who converted, the gate, the target."""
+DELTA: Final = 1e-6
 DAY = 86_400_000_000
 QUARTER: Final = 91 * DAY
+_NORMAL = NormalDist()
+_N_HALVINGS = 60
+
+
+def mu_of(epsilon: float) -> float:
+    """The μ of Gaussian privacy that is (ε, `DELTA`)-private.
+
+    >>> round(mu_of(1.0), 3), round(mu_of(4.0), 3)
+    (0.237, 0.838)
+    """
+    low, high = 0.0, 2 * math.sqrt(epsilon) + epsilon
+    for _ in range(_N_HALVINGS):
+        mu = (low + high) / 2
+        delta = _NORMAL.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * _NORMAL.cdf(-mu / 2 - epsilon / mu)
+        low, high = (mu, high) if delta < DELTA else (low, mu)
+    return low
+
+
+def guess_of(cost: float) -> float:
+    """The largest probability of a right guess at a person's group after this cost.
+
+    >>> guess_of(0.0), round(guess_of(1.0), 3)
+    (0.5, 0.691)
+    """
+    return _NORMAL.cdf(math.sqrt(cost) / 2)
 
 
 @dataclass

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fairstream.evaluation.resampling import Array
+if TYPE_CHECKING:
+    from fairstream.evaluation.resampling import Array
 
 _LATEST = 0.4  # of a drawn user's events in the period; at least one
 

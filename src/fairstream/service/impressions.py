@@ -9,14 +9,13 @@ from hashlib import sha256
 from itertools import compress
 from threading import Lock
 from time import sleep
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, computed_field
 from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from fairstream.evaluation.resampling import Array
 from fairstream.service import schema
 from fairstream.service.database import PAUSE_SECONDS, now, reading, writing
 from fairstream.service.event_store import one_writer
@@ -24,6 +23,9 @@ from fairstream.service.people import forgotten_until
 from fairstream.service.records import Record, Time, from_microseconds
 from fairstream.service.settings import Impressions
 from fairstream.service.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fairstream.evaluation.resampling import Array
 
 TALLIED_LISTS, TALLIED_EVENTS = "impressions tallied", "events tallied"
 """Names in `changes` of the last rows that were counted."""

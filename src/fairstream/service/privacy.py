@@ -34,7 +34,6 @@ from fairstream.evaluation.private_groups import (
     GroupMeans,
     GroupNoise,
     Normal,
-    mu_of,
     noise_margin,
     noise_scale,
     scores_by_group,
@@ -43,7 +42,7 @@ from fairstream.evaluation.private_groups import (
 from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
 from fairstream.models import NO_LEVEL, Level
-from fairstream.service.budget import DAY, QUARTER, SHARES, Budget
+from fairstream.service.budget import DAY, QUARTER, SHARES, Budget, mu_of
 from fairstream.service.gaps import IN_REPLAY, TOO_FEW, TOO_NOISY
 from fairstream.service.settings import LiveConfig
 from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
