@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import sqlite3
 import time
@@ -236,6 +237,19 @@ def test_a_restored_backup_brings_nobody_back(
         for wrong in ("{", "[]", '{"workspace": "x", "forgotten": []}'):
             with pytest.raises(FairstreamError, match="list of forgotten people"):
                 apply_forgotten(restored, wrong, by="test")
+
+
+def test_a_full_disk_leaves_no_half_line(learned: Workspace) -> None:
+    forget(learned, ["u1"], by="test")
+    log = learned.folder / forgetting.FORGOTTEN_LOG
+    before, limits = log.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="space"):
+            forgetting._log(learned, "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert log.read_bytes() == before
 
 
 def test_who_came_back_since_stays_when_an_old_list_is_applied(learned: Workspace) -> None:

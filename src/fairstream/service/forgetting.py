@@ -10,6 +10,7 @@ A keyed hash of the id and a time remain: later events are those of a new person
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -237,11 +238,17 @@ def _as_line(workspace: Workspace, rows: Collection[tuple[str, int]]) -> str:
 
 def _log(workspace: Workspace, line: str) -> None:
     """Note beside the database who is forgotten, so that an older backup does not bring them back."""
+    content = f"{line}\n".encode()
     handle = os.open(workspace.folder / FORGOTTEN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(line + "\n")
-        file.flush()
-        os.fsync(handle)
+    with os.fdopen(handle, "wb", buffering=0) as file:
+        size = os.fstat(handle).st_size
+        try:
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(workspace.folder / FORGOTTEN_LOG))
+            os.fsync(handle)
+        except OSError:
+            file.truncate(size)  # nobody could read what follows half a line
+            raise
 
 
 def _rewrite_models(workspace: Workspace, user_ids: Collection[str]) -> tuple[dict[str, str], list[str]]:
