@@ -15,7 +15,7 @@ from streams import named_stream, take_in
 
 from fairstream.service import alerts, updates
 from fairstream.service.alerts import alert
-from fairstream.service.registry import promote, unpromoted_in_a_row
+from fairstream.service.registry import n_unpromoted, promote
 from fairstream.service.settings import Alerts
 from fairstream.service.workspace import Workspace
 
@@ -102,14 +102,14 @@ def test_every_update_that_promotes_nothing_counts_towards_the_alert(learned: Wo
     for n in range(1, 4):  # too few events to judge by
         take_in(learned, PERIODS[2].slice(n, 1))
         assert updates.run(learned).state == "skipped"
-        assert unpromoted_in_a_row(learned.engine) == ["skipped"] * n
+        assert n_unpromoted(learned.engine) == n
     (message,) = webhook.messages
     assert (message["kind"], message["in_a_row"]) == ("skipped", 3)
     assert "3 in a row without a promotion: the period stays open" in message["message"]
     take_in(learned, PERIODS[2])
     done = updates.run(learned)
     assert done.state == "promoted"
-    assert unpromoted_in_a_row(learned.engine) == []
+    assert n_unpromoted(learned.engine) == 0
     assert (webhook.messages[-1]["kind"], webhook.messages[-1]["update"]) == ("promoted", done.id)
 
 
@@ -120,6 +120,6 @@ def test_a_promotion_by_hand_ends_the_count(learned: Workspace) -> None:
     take_in(learned, PERIODS[2].set_column(1, "item_id", PERIODS[3]["item_id"].slice(0, len(PERIODS[2]))))
     done = updates.run(learned)
     assert done.state == "rejected", done
-    assert unpromoted_in_a_row(learned.engine) == ["rejected"]
+    assert n_unpromoted(learned.engine) == 1
     promote(learned, str(done.model), by="test")
-    assert unpromoted_in_a_row(learned.engine) == []
+    assert n_unpromoted(learned.engine) == 0

@@ -15,7 +15,7 @@ from fairstream import load
 from fairstream.service.event_store import closed_periods
 from fairstream.service.gate import Check, attainable
 from fairstream.service.privacy import NO_GROUPS, Comparison
-from fairstream.service.registry import in_service, model, models, unpromoted_in_a_row
+from fairstream.service.registry import in_service, model, models, n_unpromoted
 from fairstream.service.settings import Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
@@ -80,7 +80,7 @@ def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_be
     scores = [period.evaluation["metrics"]["ndcg@20"]["mean"] for period in closed_periods(learned.engine)[1:]]
     assert scores[1] < 0.5 * scores[0]
     assert scores[-1] > 2 * scores[1]
-    assert unpromoted_in_a_row(learned.engine) == []
+    assert n_unpromoted(learned.engine) == 0
 
 
 @pytest.mark.slow

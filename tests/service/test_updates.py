@@ -23,7 +23,7 @@ from fairstream.service.audit import verify
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import closed_periods, split_of
 from fairstream.service.records import Update
-from fairstream.service.registry import in_service, models, promote, rollback, unpromoted_in_a_row
+from fairstream.service.registry import in_service, models, n_unpromoted, promote, rollback
 from fairstream.service.settings import Every, LiveConfig
 from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
@@ -201,7 +201,7 @@ def test_an_update_that_was_interrupted_is_due_again_and_counts_towards_no_alert
     take_in(workspace, PERIODS[0].slice(0, 5))
     ended(workspace, "interrupted", at + DAY)
     assert is_due(workspace, DAILY, at + DAY + MINUTE)
-    assert unpromoted_in_a_row(workspace.engine) == []
+    assert n_unpromoted(workspace.engine) == 0
 
 
 def test_a_schedule_that_cannot_be_read_is_refused_with_the_configuration(tmp_path: Path) -> None:

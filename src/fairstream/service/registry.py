@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Engine, RowMapping, Table, delete, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Engine, RowMapping, Table, delete, func, insert, or_, select, tuple_, update
 
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import bump, now, reading, writing
-from fairstream.service.records import Model, UnknownIdError, UpdateState
+from fairstream.service.records import Model, UnknownIdError
 from fairstream.service.workspace import Workspace
 
 
@@ -69,22 +68,15 @@ def rejected_from(engine: Engine, parent: str) -> list[Model]:
         return [Model(**row) for row in connection.execute(rejected).mappings()]
 
 
-def unpromoted_in_a_row(engine: Engine) -> list[UpdateState]:
-    """Return how the latest updates ended since the last promotion, the newest first, at most a hundred of them.
-
-    Updates that have not ended, or that were interrupted, do not count.
-    """
-    updates = schema.updates.c
-    query = (
-        select(updates.state, schema.models.c.state.label("model"))
-        .join_from(schema.updates, schema.models, schema.models.c.id == updates.model, isouter=True)
-        .where(updates.state.in_(("promoted", "rejected", "failed", "skipped")))
-        .order_by(updates.number.desc())
-        .limit(100)
-    )
+def n_unpromoted(engine: Engine) -> int:
+    """Return how many updates were rejected, failed or skipped since the last promotion."""
+    updates, models = schema.updates.c, schema.models.c
+    joined = schema.updates.join(schema.models, models.id == updates.model, isouter=True)
+    is_promoted = or_(updates.state == "promoted", models.state == "promoted")  # by the gate, or later by hand
+    last = select(func.coalesce(func.max(updates.number), 0)).select_from(joined).where(is_promoted)
+    since = updates.state.in_(("rejected", "failed", "skipped")) & (updates.number > last.scalar_subquery())
     with reading(engine) as connection:
-        rows = connection.execute(query).all()
-    return [row.state for row in takewhile(lambda row: "promoted" not in row, rows)]
+        return connection.scalar(select(func.count()).where(since)) or 0
 
 
 def in_service(engine: Engine) -> InService | None:

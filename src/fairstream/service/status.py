@@ -13,7 +13,7 @@ from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import Gap, falling, latest_gap, score_in, why_no_gap
 from fairstream.service.impressions import Report
 from fairstream.service.records import Time, Update
-from fairstream.service.registry import in_service, unpromoted_in_a_row
+from fairstream.service.registry import in_service, n_unpromoted
 from fairstream.service.settings import judged
 from fairstream.service.workspace import Workspace
 
@@ -59,7 +59,7 @@ class Status(BaseModel):
                 "model": current and current.model,
                 "since": current and current.since,
                 "last_update": newest[0] if newest else None,
-                "unpromoted_in_a_row": len(unpromoted_in_a_row(engine)),
+                "unpromoted_in_a_row": n_unpromoted(engine),
                 "n_periods": last[-1].t + 1 if last else 0,
                 "ndcg": score.get("mean"),
                 "judged_by": evaluation.get("kinds", []),

@@ -21,7 +21,7 @@ from fairstream.service.alerts import alert
 from fairstream.service.database import now_of, reading, writing
 from fairstream.service.event_store import is_full, last_seq
 from fairstream.service.records import UnknownIdError, Update, UpdateState
-from fairstream.service.registry import newest_first, running_experiment, unpromoted_in_a_row
+from fairstream.service.registry import n_unpromoted, newest_first, running_experiment
 from fairstream.service.settings import Every, Limits
 from fairstream.service.workspace import Workspace
 
@@ -161,10 +161,9 @@ def fail_dead(workspace: Workspace) -> None:
 
 def _alert(workspace: Workspace, done: Update) -> Update:
     """Alert of a promotion, and of every `alerts.after`-th update in a row that promoted nothing; return the update."""
-    states: list[UpdateState] = []
+    n = 1
     with suppress(FairstreamError):
-        states = unpromoted_in_a_row(workspace.engine)
-    n = max(1, len(states))
+        n = max(1, n_unpromoted(workspace.engine))
     if done.state == "promoted":
         alert(workspace, "promoted", f"update {done.id} promoted model {done.model}: {done.reason}", update=done.id)
     elif done.state in ("rejected", "failed", "skipped"):

@@ -17,7 +17,7 @@ from fairstream.service.api import jobs
 from fairstream.service.api.jobs import Forgetter, UpdateRunner
 from fairstream.service.database import now, writing
 from fairstream.service.forgetting import request_forget
-from fairstream.service.registry import unpromoted_in_a_row
+from fairstream.service.registry import n_unpromoted
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
 
@@ -77,7 +77,7 @@ def test_an_update_ends_with_the_service(new_workspace: Callable[..., Workspace]
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
     (stopped,) = updates.listed(workspace.engine)
-    assert (stopped.state, unpromoted_in_a_row(workspace.engine)) == ("interrupted", [])
+    assert (stopped.state, n_unpromoted(workspace.engine)) == ("interrupted", 0)
 
 
 Started = list[tuple[str, ...]]

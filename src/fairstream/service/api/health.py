@@ -109,7 +109,7 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
         family.add_metric((state,), counts.pop(state))
     yield family
     yield _gauge("updates_running", "Updates queued or running.", sum(counts.values()))
-    n_unpromoted = len(registry.unpromoted_in_a_row(engine))
+    n_unpromoted = registry.n_unpromoted(engine)
     yield _gauge("unpromoted_in_a_row", "Updates since the last promotion that ended without one.", n_unpromoted)
     n_pending, oldest = pending_requests(engine)
     yield _gauge("forgettings_pending", "Requests to forget people that are not completed.", n_pending)

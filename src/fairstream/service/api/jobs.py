@@ -18,7 +18,7 @@ from fairstream.service import schema, updates
 from fairstream.service.api.errors import cause_of
 from fairstream.service.event_store import EventStore, is_full
 from fairstream.service.records import Update, UpdateState
-from fairstream.service.registry import unpromoted_in_a_row
+from fairstream.service.registry import n_unpromoted
 from fairstream.service.settings import Every
 from fairstream.service.worker import FORGET
 from fairstream.service.workspace import Workspace
@@ -96,7 +96,7 @@ class UpdateRunner:
         self.problems = await asyncio.to_thread(self._read_problems)
 
     def _read_problems(self) -> list[str]:
-        n, limits = len(unpromoted_in_a_row(self._workspace.engine)), self._workspace.config.limits
+        n, limits = n_unpromoted(self._workspace.engine), self._workspace.config.limits
         n_open, after = EventStore(self._workspace).n_open(), self._workspace.config.alerts.after
         return [
             *([f"{n} updates in a row promoted no model; GET /v1/updates says why."] if n >= max(2, after) else []),

@@ -17,7 +17,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import pending_requests
 from fairstream.service.gaps import falling, gap_in, score_in
 from fairstream.service.records import FINISHED, Model, Period, Update, from_microseconds
-from fairstream.service.registry import in_service, model, unpromoted_in_a_row
+from fairstream.service.registry import in_service, model, n_unpromoted
 from fairstream.service.serving import ServedBy
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updates import listed
@@ -65,7 +65,7 @@ class Overview:
         self.service = in_service(engine)
         self.serving = model(engine, self.service.model) if self.service else None
         self.updates = listed(engine, limit=_LATEST_UPDATES)
-        self.n_unpromoted = len(unpromoted_in_a_row(engine))
+        self.n_unpromoted = n_unpromoted(engine)
         self.n_waiting = EventStore(workspace).n_open()
         self.forgettings = pending_requests(engine)  # how many are not completed, and the time of the oldest
         self.days, self.is_latest = days, days.last in (None, datetime.now(UTC).date())
