@@ -225,3 +225,20 @@ def test_recent_events_fade_by_their_age_whatever_their_weight(
     model = RecentPopularityScorer(7, N_ITEMS)
     model.learn(history, range(0), np.array(weights))
     assert model.popularity.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", [ItemItemScorer, TransitionsScorer])
+@given(pairs=PAIRS, cut=st.integers(0, N_ITEMS))
+def test_scores_of_blocks_are_those_of_all_items(kind: Any, pairs: list[tuple[int, int]], cut: int) -> None:
+    """Also of a block in which no item has a row, as in a catalogue that is larger than the matrix."""
+    history = history_of(pairs)
+    model = kind(history.n_users, history.n_items, max_items=3)
+    model.learn(history, range(len(history)))
+    users = np.arange(history.n_users)
+    context = ContextBuilder(model.history_length, history).at(users)
+    blocks = [
+        model.score_range(torch.from_numpy(users), *ends, context)
+        for ends in ((0, cut), (cut, N_ITEMS))
+        if ends[0] < ends[1]
+    ]
+    assert_close(torch.cat(blocks, dim=1), scores_of(model, history))

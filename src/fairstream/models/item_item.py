@@ -111,10 +111,10 @@ class ItemPairScorer(ClosedFormScorer):
 
     def _sums(self, history: Tensor, begin: int, end: int) -> Tensor:
         """(B, L) → (B, end − begin): the sums of the rows of W that belong to each history."""
-        history = history.contiguous()
-        places = torch.searchsorted(self.rows, history).clamp(max=max(0, len(self.rows) - 1))
-        if not len(self.rows):
+        if begin == end:  # a block of items without rows, of which PyTorch can make no sum
             return self.weight.new_zeros(len(history), 0)
+        history = history.contiguous()
+        places = torch.searchsorted(self.rows, history).clamp(max=len(self.rows) - 1)
         is_item = self.rows[places] == history
         n_items, places, weight = is_item.sum(dim=1), places[is_item], self.weight
         if end - begin < weight.shape[1] and len(places):
