@@ -6,17 +6,18 @@ import json
 import logging
 import logging.handlers
 import os
-import queue
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -32,6 +33,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's name of the folder in which workers share counters
 _LOGGERS = ("fairstream", "uvicorn")
 _MAX_WAITING = 100_000
+_LOG_SECONDS = 0.02  # between two writes to the log
 _CLIENT_GONE = 499  # the client left before there was an answer; the number is nginx's
 _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
@@ -66,13 +68,12 @@ class LogQueue(logging.handlers.QueueHandler):
     A full queue drops records; their number follows the next record that fits.
     """
 
+    queue: SimpleQueue[Any]
+
     def __init__(self, stream: TextIO | None = None, max_waiting: int = _MAX_WAITING) -> None:
-        super().__init__(queue.Queue(max_waiting))
-        writer = logging.StreamHandler(stream)
-        writer.setFormatter(JsonFormatter())
-        writer.handleError = lambda record: None  # type: ignore[method-assign]  # the stream is closed
-        self.listener = logging.handlers.QueueListener(self.queue, writer)
-        self._n_lost = 0
+        super().__init__(SimpleQueue())
+        self.listener = _LogWriter(self.queue, stream or sys.stderr)
+        self._max_waiting, self._n_lost = max_waiting, 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         for name, value in (("request_id", REQUEST_ID.get()), ("shop", SHOP.get())):
@@ -81,14 +82,44 @@ class LogQueue(logging.handlers.QueueHandler):
         return record  # the writer formats it: the queue does not leave the process
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            super().enqueue(record)
-            if self._n_lost:
-                lost = {"msg": "log lines lost", "levelname": "WARNING", "n": self._n_lost}
-                super().enqueue(logging.makeLogRecord(lost))
-                self._n_lost = 0
-        except queue.Full:
+        if self.queue.qsize() >= self._max_waiting:
             self._n_lost += 1
+            return
+        super().enqueue(record)
+        if self._n_lost:
+            lost = {"msg": "log lines lost", "levelname": "WARNING", "n": self._n_lost}
+            super().enqueue(logging.makeLogRecord(lost))
+            self._n_lost = 0
+
+
+class _LogWriter(logging.handlers.QueueListener):
+    """Writes all waiting records at once: to wake up for each would cost requests more than the lines themselves."""
+
+    queue: SimpleQueue[Any]
+
+    def __init__(self, records: SimpleQueue[Any], stream: TextIO) -> None:
+        super().__init__(records)
+        self._format, self._stream, self._lines = JsonFormatter().format, stream, list[str]()
+
+    def dequeue(self, block: bool) -> logging.LogRecord:
+        if self.queue.empty():
+            self._write()
+            time.sleep(_LOG_SECONDS)
+        return super().dequeue(block)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # an argument that does not fit its message
+            self._lines.append(f"{self._format(record)}\n")
+
+    def stop(self) -> None:
+        super().stop()
+        self._write()
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        with suppress(OSError, ValueError):  # the stream is closed
+            self._stream.write("".join(lines))
+            self._stream.flush()
 
 
 @contextmanager
@@ -126,9 +157,9 @@ class Metrics:
             _drop_dead_workers(Path(os.environ[MULTIPROCESS]))
 
         def metric(kind: type[Any], name: str, about: str, *labels: str, **options: Any) -> Callable[..., Any]:
-            """Return a function of the other labels' values."""
+            """Return a function of the other labels' values, which are few."""
             named = kind(f"fairstream_{name}", about, ("shop", *labels), registry=registry, **options)
-            return partial(named.labels, shop)
+            return cache(partial(named.labels, shop))
 
         self.requests = metric(Counter, "requests", "Requests.", "method", "route", "status")
         self.seconds = metric(Histogram, "request_seconds", "Duration of requests.", "route", buckets=BUCKETS)
