@@ -21,10 +21,17 @@ def best_items(
 
     Items that the user has had are left out. With `allowed` (sorted item rows), only these are ranked.
     """
-    nothing = ItemLists(np.zeros(len(users) + 1, np.int64), np.empty(0, np.int64))
     with evaluating(model):
-        requests = Requests(users, nothing, history, contexts)
-        lists = top_k_of_all(model, requests, n_items=history.n_items, k=k, allowed=allowed)
+        return rank_items(model, users, history, contexts=contexts, k=k, allowed=allowed)
+
+
+def rank_items(
+    model: Scorer, users: Rows, history: History, *, contexts: ContextBuilder, k: int, allowed: Rows | None = None
+) -> tuple[Floats, Rows]:
+    """As `best_items`, with a model in evaluation mode; to ask all modules for theirs may cost more than a list."""
+    nothing = ItemLists(np.zeros(len(users) + 1, np.int64), np.empty(0, np.int64))
+    requests = Requests(users, nothing, history, contexts)
+    lists = top_k_of_all(model, requests, n_items=history.n_items, k=k, allowed=allowed)
     return lists.scores, lists.items
 
 

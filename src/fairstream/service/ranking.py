@@ -14,6 +14,7 @@ from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
 from fairstream.data.filters import Mask
 from fairstream.errors import ModelError
 from fairstream.evaluation import best_items
+from fairstream.evaluation.ranking import rank_items
 from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.periods import minutes_of
 from fairstream.recommender import State
@@ -45,6 +46,8 @@ class Ranker:
         self.stranger = max(state.history.n_users, len(state.user_ids))
         self._is_model = model_id is not None
         self._popularity = RecentPopularityScorer.capped(state.history).eval()
+        self._history = replace(state.history)  # without counts of popularity, which longer histories would add to
+        state.model.eval()
 
     def count_popularity(self, items: Rows) -> None:
         """Count later events with these items in the popularity."""
@@ -113,19 +116,19 @@ class Ranker:
         """The n best for each user after the model's and the recent events."""
         rows, is_stranger = rows.copy(), rows == self.stranger
         rows[is_stranger] += np.arange(np.count_nonzero(is_stranger))  # each with separate events
-        events = [known + more for known, more in zip(self.known(rows), recent, strict=True)]
-        state = self.state
-        n_items = state.history.n_items
+        state, history, now = self.state, self._history, self.clock()
+        n_items = history.n_items
         n_ranked = n_items if among is None else len(among)
         n = min(max(n, MIN_LENGTH, min(MAX_LENGTH, n_ranked // ITEMS_PER_PLACE)), n_ranked)
         if n == 0:
             nothing = np.empty(0, np.int32), np.empty(0, np.float32)
             return [RankedList(*nothing, "popularity", is_complete=True) for _ in rows]
-        items_of_all, seconds_of_all, returns = (np.concatenate(column) for column in zip(*events, strict=True))
-        users_of_all, now = np.repeat(rows, [len(each.items) for each in events]), self.clock()
-        history = History.of(users_of_all, items_of_all, seconds_of_all, returns=returns, n_items=n_items)
-        contexts = replace(state.contexts.observing(history), now=now)
-        by_model = contexts.can_score(state.model, rows) & (self._is_model)
+        counts = [len(each.items) for each in recent]
+        if any(counts):
+            items, seconds, returns = (np.concatenate(column) for column in zip(*recent, strict=True))
+            history = history.after(np.repeat(rows, counts), items, seconds, returns=returns, ends_period=False)
+        contexts = replace(state.contexts, observed=history, now=now)
+        by_model = contexts.can_score(state.model, rows) & self._is_model
         ranked: dict[int, RankedList] = {}
         answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
             (state.model, contexts, "model", np.flatnonzero(by_model)),
@@ -134,25 +137,31 @@ class Ranker:
         for model, known, source, users in answering:
             if not len(users):
                 continue
-            scores, items = best_items(model, rows[users], history, contexts=known, k=n, allowed=among)
+            scores, items = rank_items(model, rows[users], history, contexts=known, k=n, allowed=among)
             lengths = np.isfinite(scores).sum(axis=1).tolist()
-            lists = zip(users.tolist(), lengths, items.astype(np.int32), scores.astype(np.float32), strict=True)
-            for user, length, best, best_scores in lists:
-                is_complete = length < n or n == n_ranked
-                expires = self._expires(events[user].seconds, now) if source == "model" else np.inf
-                # Copies, so that no list keeps the others of its batch in memory.
-                parts = best[:length].copy(), best_scores[:length].copy()
-                ranked[user] = RankedList(*parts, source, is_complete, expires)
+            expires = self._expires(rows[users], history, now) if source == "model" else [np.inf] * len(users)
+            # Copies, so that no list keeps the others of its batch in memory.
+            lists = zip(users.tolist(), lengths, items, scores, expires, strict=True)
+            for user, length, best, best_scores, until in lists:
+                parts = best[:length].astype(np.int32), best_scores[:length].astype(np.float32)
+                ranked[user] = RankedList(*parts, source, length < n or n == n_ranked, until)
         return [ranked[at] for at in range(len(rows))]
 
-    def _expires(self, seconds: Floats, now: float) -> float:
-        """Return when the time since the latest event will have grown by a quarter, or reached a pause of the model."""
+    def _expires(self, rows: Rows, history: History, now: float) -> list[float]:
+        """Return when the time since each user's latest event will have grown by a quarter, or reached a pause."""
         model = self.state.model
-        if not model.reads_times or np.isnan(seconds).all():
-            return np.inf
-        latest = float(np.nanmax(seconds))
-        reached = (60.0 * (latest // 60 + pause) for pause in model.pauses)  # the model reads whole minutes
-        return min(now + max(60.0, _SHARE_OF_ELAPSED * (now - latest)), *(at for at in reached if at > now), np.inf)
+        if not model.reads_times:
+            return [np.inf] * len(rows)
+        places = history.latest_positions(rows, model.history_length)[0]
+        return [_expiry(minute, now, model.pauses) for minute in history.minutes_of_events(places).max(axis=1).tolist()]
+
+
+def _expiry(minute: int, now: float, pauses: tuple[int, ...]) -> float:
+    """Return until when a list is valid after an event in this minute, −1 where it is unknown."""
+    if minute < 0:
+        return np.inf
+    reached = (60.0 * (minute + pause) for pause in pauses)  # the model reads whole minutes
+    return min(now + max(60.0, _SHARE_OF_ELAPSED * (now - 60.0 * minute)), *(at for at in reached if at > now), np.inf)
 
 
 def popularity_of(events: pa.Table) -> State:

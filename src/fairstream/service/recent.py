@@ -32,8 +32,12 @@ class _Columns(NamedTuple):
     seconds: array[float]
     returns: array[int]
 
+    def events(self) -> UserEvents:
+        items, seconds, returns = self
+        return UserEvents(np.array(items, np.int64), np.array(seconds, np.float64), np.array(returns, np.bool_))
 
-_NOTHING = _Columns(array("i"), array("d"), array("b"))
+
+_NOTHING = _Columns(array("i"), array("d"), array("b")).events()
 
 
 class RecentEvents:
@@ -72,11 +76,7 @@ class RecentEvents:
         return [*{users[at]: None for at in added}]
 
     def of(self, users: Iterable[str]) -> list[UserEvents]:
-        columns = (self._of.get(user, _NOTHING) for user in users)
-        return [
-            UserEvents(np.array(c.items, np.int64), np.array(c.seconds, np.float64), np.array(c.returns, np.bool_))
-            for c in columns
-        ]
+        return [_NOTHING if (columns := self._of.get(user)) is None else columns.events() for user in users]
 
     def latest(self) -> float:
         """Return the time of the latest event."""
