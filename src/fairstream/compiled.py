@@ -100,6 +100,8 @@ def parallel_ranges(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     10
     """
     n_parts = max(1, min(_n_threads(), n))
+    if n_parts == 1:
+        return [work(0, n)]
     ends = [n * part // n_parts for part in range(n_parts + 1)]
     others = [_pool(os.getpid(), n_parts).submit(work, *part) for part in pairwise(ends[1:])]
     try:
