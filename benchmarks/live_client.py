@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from array import array
 from collections.abc import Iterator
@@ -67,13 +66,12 @@ class _Connection(asyncio.Protocol):
             self.models.add(answer[at + 9 : answer.index(b'"', at + 9)])
 
 
-async def ask(port: int, requests: list[bytes], seconds: float, n_connections: int) -> Load:
-    """Ask on so many connections at once for so long."""
+async def ask(port: int, requests: Iterator[bytes], seconds: float, n_connections: int) -> Load:
+    """Ask on so many connections at once for so long; the next call goes on with the requests where this one ended."""
     loop = asyncio.get_running_loop()
     begin = time.perf_counter()
-    in_turn = itertools.cycle(requests)
     made = [
-        await loop.create_connection(lambda: _Connection(in_turn, begin + seconds), "127.0.0.1", port)
+        await loop.create_connection(lambda: _Connection(requests, begin + seconds), "127.0.0.1", port)
         for _ in range(n_connections)
     ]
     connections = [connection for _, connection in made]

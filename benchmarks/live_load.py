@@ -2,14 +2,13 @@
 
     python -m benchmarks.live_load --seconds 60 --workers 1 [--postgres] [--model mf] [--retention]
 
-A workspace is made in a temporary folder, filled and updated. Then it measures, in this order: events a second
-over HTTP as JSON and as Arrow; milliseconds from an event to the changed list; requests a second of the quiet
-service; and the same while 1,000 events a second come in and updates run one after the other. The events are of a
-fifth of the users: with a model that reads histories a fifth of the lists have to be made anew, with others (mf) all
-of them after a promotion. The bare endpoint takes its turns under the same load; what it does on the quiet machine is
-printed beside it, since two cores that an update keeps busy serve nobody as fast. With `--retention` events are dated
-days back and deleted as soon as no kept model needs them, so that memory can be watched for long. It stops by itself
-and leaves nothing behind.
+A workspace is made in a temporary folder and filled, and its history is replayed. Then it measures, in this order:
+events a second over HTTP as JSON and as Arrow; milliseconds from an event to the changed list; requests a second of
+the quiet service; and the same while 1,000 events a second come in and updates run one after the other. The events
+are of a fifth of the users. All users ask for lists, and the cache has room for those of two thirds. The bare endpoint
+takes its turns under the same load; what it does on the quiet machine is printed beside it, since two cores that an
+update keeps busy serve nobody as fast. With `--retention` events are dated days back and deleted as soon as no kept
+model needs them, so that memory can be watched for long. It stops by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ N_USERS, N_ITEMS, N_EVENTS = 30_000, 3_700, 600_000
 CACHED_SHARE = 2 / 3  # of the users whose lists fit into the cache: a third of the lists is computed
 ACTIVE_SHARE, EVENTS_PER_SECOND, BATCHES_PER_SECOND = 0.2, 1_000, 10
 CONNECTIONS, TURN_SECONDS = 16, 5.0
+REPLAY_SECONDS = 15  # without an update: then the replay of the imported history has ended
 DAY = 86_400.0
 LAST_OLD_EVENT, NEW_EVENTS = 3 * DAY, 2 * DAY
 """How long ago events happened that retention is to delete; otherwise they happen now."""
@@ -87,7 +88,12 @@ def new_place(folder: Path, database: str | None, model: str, retention: bool = 
         advantaged="majority",
         learning=Learning(model=model, pretrain_epochs=5, update_epochs=2),
         gate=Gate(min_tested_users=50),
-        limits=Limits(requests_per_second=1e6, max_open_events=20_000_000, max_body_bytes=256 << 20),
+        limits=Limits(
+            requests_per_second=1e6,
+            max_open_events=20_000_000,
+            max_body_bytes=256 << 20,
+            cached_lists=int(CACHED_SHARE * N_USERS),
+        ),
         **({"retention": Retention(events_days=1), "keep_models": 2} if retention else {}),
     )
     with Workspace.create(folder, config, database) as workspace:
@@ -233,6 +239,15 @@ def fill(client: httpx.Client) -> None:
     wait_for(lambda: client.get("/readyz").json()["model"] == update["model"], 60)
 
 
+def wait_for_replay(client: httpx.Client) -> None:
+    """Wait until the imported history has been replayed, period by period."""
+    last = time.monotonic()
+    while time.monotonic() - last < REPLAY_SECONDS:
+        time.sleep(0.5)
+        if any(update["finished"] is None for update in client.get("/v1/updates").json()["data"]):
+            last = time.monotonic()
+
+
 def run_update(client: httpx.Client) -> dict[str, Any]:
     """Request an update and wait for its end."""
     answer = client.post("/v1/updates")
@@ -294,19 +309,22 @@ def update_again_and_again(place: Place, end: float, results: Any) -> None:
     results.put(counts)
 
 
-def turns(bare_port: int, place: Place, seconds: float, pid: int) -> tuple[dict[str, list[Load]], list[float]]:
+def requests_of_users(place: Place) -> Iterator[bytes]:
+    """Lists of all users, in a random order that does not begin again with each turn."""
+    path = b"GET /v1/users/u%d/recommendations?k=20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
+    users = np.random.default_rng(0).integers(0, N_USERS, 1_000_000).tolist()
+    return cycle([path % (user, place.key.encode()) for user in users])
+
+
+def turns(
+    bare_port: int, place: Place, seconds: float, pid: int, requests: Iterator[bytes]
+) -> tuple[dict[str, list[Load]], list[float]]:
     """Ask one after the other, a few seconds each; also gives the memory after each turn."""
     loads: dict[str, list[Load]] = {"bare": [], "service": []}
-    random, key, memory = np.random.default_rng(0), place.key.encode(), []
-    bare_request = b"GET /bare HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    requests = [
-        b"GET /v1/users/u%d/recommendations?k=20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
-        % (user, key)
-        for user in random.integers(0, N_USERS, 100_000)
-    ]
+    bare_requests, memory = repeat(b"GET /bare HTTP/1.1\r\nHost: localhost\r\n\r\n"), list[float]()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        loads["bare"].append(uvloop.run(ask(bare_port, [bare_request], TURN_SECONDS, CONNECTIONS)))
+        loads["bare"].append(uvloop.run(ask(bare_port, bare_requests, TURN_SECONDS, CONNECTIONS)))
         loads["service"].append(uvloop.run(ask(place.port, requests, TURN_SECONDS, CONNECTIONS)))
         memory.append(resident(pid))
     return loads, memory
@@ -347,9 +365,11 @@ def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_s
         pid = stack.enter_context(serving(place, workers, folder / "serve.log"))
         client = stack.enter_context(place.client())
         fill(client)
+        wait_for_replay(client)
         measure_reaction(client)
-        turns(port, place, 1, pid)  # makes lists for the first time
-        quiet = report("quiet", *turns(port, place, quiet_seconds, pid), Counter())
+        requests = requests_of_users(place)
+        turns(port, place, 10, pid, requests)  # fills the cache
+        quiet = report("quiet", *turns(port, place, quiet_seconds, pid, requests), Counter())
         end, results = time.monotonic() + seconds, multiprocessing.Queue()  # type: ignore[var-annotated]
         tasks = [
             multiprocessing.Process(target=task, args=(place, end, results), daemon=True)
@@ -357,7 +377,7 @@ def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_s
         ]
         for task in tasks:
             task.start()
-        loads, memory = turns(port, place, seconds, pid)
+        loads, memory = turns(port, place, seconds, pid, requests)
         counts = results.get(timeout=700) + results.get(timeout=700)
         for task in tasks:
             task.join(10)
