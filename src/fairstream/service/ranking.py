@@ -26,7 +26,6 @@ MIN_SHARED = 5
 """People whom two items must have in common: what is similar to an item of one person would show the others."""
 _MAX_USERS = 5_000  # of an item whose users are compared; more cost time and change little
 _LATEST = 200  # events of a history that may explain a recommendation, or be stored again
-_MAX_PADDED = 500_000  # events of several users that are read together: one may have a million
 _SHARE_OF_ELAPSED = 0.25  # a cached list is valid for this share of the time since the user's latest event
 
 
@@ -42,7 +41,7 @@ class Ranker:
             raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
         self.state = state.without_groups()
         self.clock = clock
-        self.reads_events = state.contexts.history_length > 0
+        self._reads_events = state.contexts.history_length > 0
         self.stranger = max(state.history.n_users, len(state.user_ids))
         self._is_model = model_id is not None
         self._popularity = RecentPopularityScorer.capped(state.history).eval()
@@ -93,24 +92,13 @@ class Ranker:
         is_same = history.items_of_events(latest) == items[:, None]
         return (is_same & (history.minutes_of_events(latest) == minutes_of(seconds)[:, None])).any(axis=1)
 
-    def known(self, rows: Rows) -> list[UserEvents]:
-        """Each user's events in the model, in order if the model reads it (8 bytes an event, 16 with times)."""
-        history = self.state.history
-        if not self.reads_events:
-            bounds, items = history.items_of(rows)
-            parts = np.split(items, bounds[1:-1])
-            return [UserEvents(part, np.full(len(part), np.nan), np.zeros(len(part), np.bool_)) for part in parts]
-        counts = history.n_events_of(rows)
-        if len(rows) > 1 and len(rows) * int(counts.max()) > _MAX_PADDED:
-            half = len(rows) // 2
-            return [*self.known(rows[:half]), *self.known(rows[half:])]
-        places = history.latest_positions(rows, int(counts.max()))[0]  # (B, L), padded to the longest history
-        latest = history.items_of_events(places)
-        minutes = history.minutes_of_events(places) if self.state.model.reads_times else np.full_like(places, -1)
-        seconds = np.where(minutes < 0, np.nan, 60.0 * minutes)
-        returns = history.returns_of_events(places)
-        ends = zip(latest, seconds, returns, counts.tolist(), strict=True)
-        return [UserEvents(*(column[len(column) - n :] for column in columns)) for *columns, n in ends]
+    def latest_items(self, user: int) -> Rows:
+        """Return the latest items of a user, in order if the model reads it: else no index of all users is built."""
+        history, rows = self.state.history, np.array([user])
+        if not self._reads_events:
+            return history.items_of(rows)[1]
+        items = history.latest(rows, _LATEST)[0][0]
+        return items[items >= 0]
 
     def rank(self, rows: Rows, recent: list[UserEvents], n: int, among: Rows | None) -> list[RankedList]:
         """The n best for each user after the model's and the recent events."""

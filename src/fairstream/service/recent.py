@@ -23,9 +23,6 @@ class UserEvents(NamedTuple):
     seconds: Floats
     returns: np.ndarray[Any, np.dtype[np.bool_]]
 
-    def __add__(self, later: UserEvents) -> UserEvents:  # type: ignore[override]
-        return UserEvents(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
-
 
 class _Columns(NamedTuple):
     items: array[int]

@@ -85,8 +85,9 @@ class ServingModel:
         answer = self._search(ask, self.left_out(user_id), self._cached(user_id), has_had, make)
         if not ask.explain:
             return answer
-        [known], [recent] = self._ranker.known(np.array([self._row(user_id)])), self._recent_of([user_id])
-        return self._explained((known + recent).items, answer)
+        [recent] = self._recent_of([user_id])
+        had = np.concatenate([self._ranker.latest_items(self._row(user_id)), recent.items])
+        return self._explained(had, answer)
 
     def recommend_session(self, items: Sequence[str], ask: Ask) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown items are ignored."""
