@@ -177,6 +177,12 @@ def test_a_replay_survives_kills_of_its_process(new_workspace: Maker) -> None:
             wait_until(lambda n=n_closed: len(closed_periods(workspace.engine)) >= n or process.poll() is not None)
             process.kill()
         assert n_closed <= len(closed_periods(workspace.engine)) < 11
+
+    def is_closed() -> bool:  # PostgreSQL learns a moment later that the process is gone
+        updates.fail_dead(workspace)
+        return all(update.finished is not None for update in updates.listed(workspace.engine))
+
+    wait_until(is_closed)
     assert updates.run(workspace).t == 10
     assert bounds(workspace) == bounds(whole)
 

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import select
 from streams import know, periods_of, take_in
 
-from fairstream.service import schema
+from fairstream.service import schema, updates
 from fairstream.service.audit import verify
 from fairstream.service.keys import make_key
 from fairstream.service.learning import Learning
@@ -30,7 +30,7 @@ from live_services import PATIENCE_SECONDS, Process, wait_until
 pytestmark = pytest.mark.slow
 N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "8"))
 LIVES = (30, 120, 400)
-"""The most answers that it gives from when it is ready to its end; some of them start an update."""
+"""The most answers that it gives from when it is ready to its end, unless the end hits an update."""
 OPTIONS = {
     "learning": Learning(
         model="mf",
@@ -135,35 +135,64 @@ class Client:
         self._repeat(life, stop, 0.3, step)
 
 
+def is_updating(workspace: Workspace) -> bool:
+    return any(row.state == "running" for row in updates.listed(workspace.engine, limit=1))
+
+
+def fail_queued(workspace: Workspace) -> None:
+    """Fail the update that a killed service has queued, as if the minute had passed that it has to start."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(updates, "_START_WITHIN", 0)
+        updates.fail_dead(workspace)
+
+
 def test_a_service_that_is_killed_again_and_again(new_workspace: Maker, tmp_path: Path) -> None:
     workspace = new_workspace(**OPTIONS)
     periods, people = periods_of(n_users=200, n_items=400, n_events=4000, n_periods=1)
     know(workspace, people)
     take_in(workspace, periods[0])
+    begin = time.monotonic()
     assert update(workspace).kind == "promoted"
     log, rng, client = tmp_path / "log", random.Random(0), Client(make_key(workspace.engine, "test", "admin"))
+    update_seconds, start_seconds, kills = time.monotonic() - begin, 0.0, Counter[str]()
+
+    begin = time.monotonic()
     for n in range(N_KILLS):
         with Process(workspace.folder, log) as life:
-            if rng.random() < 0.2:  # while it is starting
-                time.sleep(rng.random() * 3)
+            kind = rng.choices(("starting", "answering", "updating"), (1, 2, 2))[0] if n else "answering"
+            kills[kind] += 1
+            if kind == "starting":
+                time.sleep(rng.random() * start_seconds)
                 life.end(with_update=True)
-            else:
-                life.wait_until_ready()
-                with client.at_work(life, n):
+                continue
+            started = time.monotonic()
+            life.wait_until_ready()
+            start_seconds = time.monotonic() - started
+            with client.at_work(life, n):
+                if kind == "updating":
+                    fail_queued(workspace)
+                    wait_until(lambda: is_updating(workspace))
+                    time.sleep(rng.random() * 1.5 * update_seconds)
+                else:
                     enough = client.statuses.total() + rng.random() * rng.choice(LIVES)
                     wait_until(lambda enough=enough: client.statuses.total() > enough)  # type: ignore[misc]
-                    life.end(with_update=rng.random() < 0.5)
+                life.end(with_update=rng.random() < 0.5)
+    seconds = time.monotonic() - begin
     with Process(workspace.folder, log) as life:  # and a last one, until an update has come to its end
         life.wait_until_ready()
         with client.at_work(life, N_KILLS):
             wait_until(lambda: len(models(workspace.engine)) > 1 and len(client.acknowledged) > 100)
-    print(f"{N_KILLS} kills; {len(client.acknowledged)} events acknowledged; {dict(sorted(client.statuses.items()))};")
-    assert not client.wrong, client.wrong[:5]
     with workspace.engine.connect() as connection:
         there = connection.execute(select(schema.events.c.event_id)).scalars().all()
         n_periods = len(connection.execute(select(schema.periods.c.t)).all())
+        outcomes = Counter(f"{row.state}: {row.reason}"[:60] for row in connection.execute(select(schema.updates)))
+    lost = client.acknowledged - set(there)
+    print(f"\n{N_KILLS} kills in {seconds:.0f} s: {dict(kills)}; answers: {dict(sorted(client.statuses.items()))}")
+    print(f"{len(client.acknowledged)} events acknowledged, {len(lost)} lost, {len(there) - len(set(there))} twice")
+    print(f"{n_periods} periods; updates: {dict(outcomes.most_common())}")
+    assert not client.wrong, client.wrong[:5]
     assert len(there) == len(set(there))
-    assert client.acknowledged <= set(there)
+    assert not lost
     names = [row.id for row in models(workspace.engine)]
     assert client.models <= set(names)
     assert n_periods == len(names) > 1

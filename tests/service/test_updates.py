@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy import update as sql_update
 from streams import SMALL, at_random, know, named_stream, take_in
 from typer.testing import CliRunner
@@ -26,7 +28,7 @@ from fairstream.service.records import Update
 from fairstream.service.registry import in_service, models, n_unpromoted, promote, rollback
 from fairstream.service.settings import Every, LiveConfig
 from fairstream.service.status import Status
-from fairstream.service.workspace import Workspace
+from fairstream.service.workspace import UpdatingError, Workspace
 from live_services import wait_until
 
 Maker = Callable[..., Workspace]
@@ -284,23 +286,56 @@ def test_a_decision_by_hand_waits_for_no_update_and_no_update_undoes_it(learned:
 
 def test_an_update_waits_for_a_forgetting_to_end(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates, "_LOCK_SECONDS", 0.0)
+    queued = updates.request(learned, "test")
     with learned.updating():
-        done = updates.run(learned)
+        done = updates.run(learned, queued.id)
+        with pytest.raises(UpdatingError, match="another process"):
+            updates.run(learned)
     assert done.state == "failed"
     assert "another process" in str(done.reason)
     assert updates.run(learned).state == "skipped"
+    assert len(updates.listed(learned.engine)) == 2
 
 
 def test_an_interrupt_while_an_update_waits_ends_its_row(learned: Workspace) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
+    queued = updates.request(learned, "test")
     with learned.updating(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("fairstream.service.workspace.time.sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            updates.run(learned)
+            updates.run(learned, queued.id)
     (left,) = updates.listed(learned.engine)
     assert left.state == "interrupted"
+
+
+class Killed(BaseException):
+    """Nothing handles it, as nothing handles SIGKILL; the locks end."""
+
+
+def test_an_update_that_is_killed_before_any_of_its_transactions_does_not_keep_the_next_one_waiting(
+    learned: Workspace,
+) -> None:
+    for n in itertools.count():
+        connections = itertools.count()
+
+        def kill(*_: object, n: int = n, connections: Iterator[int] = connections) -> None:
+            if next(connections) == n:
+                raise Killed
+
+        event.listen(learned.engine, "engine_connect", kill)
+        try:
+            updates.run(learned)
+        except Killed:
+            pass
+        else:
+            break
+        finally:
+            event.remove(learned.engine, "engine_connect", kill)
+        assert updates.run(learned).state == "skipped"
+    assert n > 5
+    assert {row.state for row in updates.listed(learned.engine)} == {"skipped", "failed"}
 
 
 def spoil(workspace: Workspace, model_id: str) -> None:

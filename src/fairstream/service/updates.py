@@ -47,10 +47,7 @@ def request(workspace: Workspace, by: str) -> Update:
     """Queue an update; raises `UpdateRunning` if one has not ended."""
     fail_dead(workspace)
     with writing(workspace.engine) as connection:
-        refuse_if_open(connection)
-        if (experiment := running_experiment(connection)) is not None:
-            raise WorkspaceError(f"experiment {experiment} is running, and an update may change an arm; end it first")
-        return _queue(connection, by)
+        return _request(connection, by, "queued")
 
 
 def request_if_due(workspace: Workspace, every: Every, by: str) -> Update | None:
@@ -64,7 +61,7 @@ def request_if_due(workspace: Workspace, every: Every, by: str) -> Update | None
         with suppress(UpdateRunning), writing(engine) as connection:
             refuse_if_open(connection)
             if _is_due(connection, every, limits):
-                return _queue(connection, by)
+                return _insert(connection, by, "queued")
     return None
 
 
@@ -94,7 +91,7 @@ def run(
     by: str = "command line",
     afresh: bool = False,
 ) -> Update:
-    """Run a queued update, or request one, which raises `UpdateRunning` if another one has not ended.
+    """Run a queued update, or a new one, which raises `UpdateRunning` if another one has not ended.
 
     If it closes a period of imported history, further updates follow until the history has been replayed.
     """
@@ -116,24 +113,31 @@ def _run_one(
     from fairstream.service.updater import Outcome  # noqa: PLC0415 (loads torch)
     from fairstream.service.updater import update as close_period  # noqa: PLC0415
 
-    queued = request(workspace, by) if update_id is None else get(workspace.engine, update_id)
-    if queued.state != "queued":
-        raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
-
-    def end(connection: Connection, outcome: Outcome) -> None:
-        about = {"reason": outcome.reason, "t": outcome.t, "model": outcome.model}
-        _end(connection, _rows.c.id == queued.id, outcome.kind, **about)
-
+    own = None if update_id is None else get(workspace.engine, update_id)
+    if own is None:
+        _refuse_at_once(workspace)
+    elif own.state != "queued":
+        raise WorkspaceError(f"update {own.id} is not queued any more; request another one")
     try:
         with workspace.updating(_LOCK_SECONDS):
-            _begin(workspace.engine, queued)
+            # A new row is inserted as running, under the lock: if this process is killed, any other process sees that
+            # nobody holds the lock, and need not wait whether somebody starts the update.
+            running = own = _begin(workspace.engine, own, by)
+
+            def end(connection: Connection, outcome: Outcome) -> None:
+                about = {"reason": outcome.reason, "t": outcome.t, "model": outcome.model}
+                _end(connection, _rows.c.id == running.id, outcome.kind, **about)
+
             close_period(workspace, say, end, afresh=afresh)
     except KeyboardInterrupt:
-        close_left(workspace, queued.id, "interrupted", "it was interrupted; the next update begins again")
+        if own is not None:
+            close_left(workspace, own.id, "interrupted", "it was interrupted; the next update begins again")
         raise
     except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
-        return _alert(workspace, _failed(workspace, queued, error))
-    return _alert(workspace, get(workspace.engine, queued.id))
+        if own is None:  # it has not begun
+            raise
+        return _alert(workspace, _failed(workspace, own, error))
+    return _alert(workspace, get(workspace.engine, running.id))
 
 
 def close_left(workspace: Workspace, update_id: str, state: UpdateState, reason: str) -> None:
@@ -206,20 +210,40 @@ def refuse_if_open(connection: Connection) -> None:
         raise UpdateRunning(other)
 
 
-def _queue(connection: Connection, by: str) -> Update:
+def _refuse_at_once(workspace: Workspace) -> None:
+    """Raise `UpdateRunning` before waiting for the lock, which the other update may hold for long."""
+    fail_dead(workspace)
+    with reading(workspace.engine) as connection:
+        if (other := _open_id(connection)) is not None:
+            raise UpdateRunning(other)
+
+
+def _request(connection: Connection, by: str, state: UpdateState) -> Update:
+    refuse_if_open(connection)
+    if (experiment := running_experiment(connection)) is not None:
+        raise WorkspaceError(f"experiment {experiment} is running, and an update may change an arm; end it first")
+    return _insert(connection, by, state)
+
+
+def _insert(connection: Connection, by: str, state: UpdateState) -> Update:
     number = select(func.coalesce(func.max(_rows.c.number), 0) + 1).scalar_subquery()
-    update_id, values = f"u-{secrets.token_hex(8)}", {"state": "queued", "number": number, "requested_by": by[:128]}
-    now, last = now_of(connection), last_seq(connection)
-    connection.execute(insert(_rows).values(id=update_id, requested=now, last_seq=last, **values))
+    now, last, update_id = now_of(connection), last_seq(connection), f"u-{secrets.token_hex(8)}"
+    times = {"requested": now, "started": now if state == "running" else None}
+    values = {"id": update_id, "state": state, "number": number, "requested_by": by[:128], "last_seq": last, **times}
+    connection.execute(insert(_rows).values(**values))
     return _get(connection, update_id)
 
 
-def _begin(engine: Engine, queued: Update) -> None:
+def _begin(engine: Engine, queued: Update | None, by: str) -> Update:
+    """Store that a queued update, or a new one, is running."""
     with writing(engine) as connection:
         _fail_running(connection)  # the holder of the lock knows that no other is running
+        if queued is None:
+            return _request(connection, by, "running")
         own = update(_rows).where(_rows.c.id == queued.id, _rows.c.state == "queued")
         if connection.execute(own.values(state="running", started=now_of(connection))).rowcount == 0:
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
+    return queued
 
 
 def _fail_running(connection: Connection) -> None:
