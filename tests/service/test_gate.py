@@ -78,6 +78,19 @@ def test_what_chance_explains_is_not_held() -> None:
     assert check.ok
 
 
+def test_a_handful_of_hits_decides_nothing() -> None:
+    """One user's list was worse: its interval would have no width."""
+    before, after = np.zeros((2, 400), np.bool_)
+    before[[3, 250]] = True
+    after[250] = True
+    found = checks(before, after)
+    assert [(check.ok, check.is_tested, check.value) for check in found.values()] == [(True, False, None)]
+    assert "2 users" in found["performance", None].sentence
+    before[:40] = True
+    after[:40] = True
+    assert all(check.ok for check in checks(before, after).values())
+
+
 def test_a_rise_of_the_gap_that_chance_explains_is_not_held() -> None:
     """The gap rises to twice its limit, but half of sixty users changed sides: that proves nothing."""
     before, after = np.zeros((2, 60), np.bool_)

@@ -3,8 +3,8 @@
 It judges the candidate and the model in service on the same held-out events, which neither has learned. A change
 breaks its limit if its value does and its 95 % interval excludes 0. The numbers of groups carry noise for privacy, so a
 group's change must also break its limit by more than noise does in 999 of 1,000 cases (`noise_margin`). If the standard
-error of the noise exceeds the limit for everyone, the group is not tested, and the check says so. The intervals of the
-groups hold together: with more groups each is wider.
+error of the noise exceeds the limit for everyone, the group is not tested, and the check says so. Nor is it where the
+lists of too few users held what they chose. The intervals of the groups hold together: with more groups each is wider.
 
 Drift comes first. If the model in service does far worse on the period than on the last period that was learned from,
 the events have changed: poisoned, or a new world. Then the candidate must be no worse than recent popularity and
@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fairstream.evaluation.private_groups import Normal, noise_margin
 from fairstream.evaluation.resampling import Array
 from fairstream.service.gaps import TOO_NOISY, with_margin
@@ -26,6 +28,7 @@ from fairstream.service.privacy import EVERYONE, KNOWN, Comparison
 from fairstream.service.settings import Gate
 
 _ALL = (EVERYONE, KNOWN)
+_MIN_HITS = 10  # users whose lists held what they chose: the intervals of fewer are too narrow
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,12 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
 def compared(comparison: Comparison, gate: Gate, metric: str) -> Iterator[Check]:
     """Compare the candidate with the model in service, on the same users; `metric` is its name in sentences."""
     old, change = comparison.before, comparison.after - comparison.before
+    n_hit = int(np.count_nonzero((old > 0) | (comparison.after > 0)))
+    if n_hit < _MIN_HITS:
+        why = f"the lists of {n_hit} users held what they chose, {_MIN_HITS} are needed"
+        sentence = f"{metric} for {comparison.who} is not tested: {why}"
+        yield Check("performance", True, sentence, None, None, gate.max_fall, is_tested=False)
+        return
     level = float(old.mean())
     ratio = float(change.mean()) / level if level > 0 else 0.0
     deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
@@ -141,7 +150,11 @@ def compared(comparison: Comparison, gate: Gate, metric: str) -> Iterator[Check]
     yield _performance(metric, comparison.who, level, Normal(ratio, error), gate.max_fall)
     names, variance = list(comparison.groups_before.sizes), float(deviations.var())
     for name in names:
-        yield _performance_of_group(metric, name, comparison, variance, gate)
+        if comparison.groups_before.sizes[name] * n_hit < _MIN_HITS * len(old):  # as many hits as its size lets expect
+            sentence = f"{metric} for {name} is not tested: too few of its lists held what people chose"
+            yield Check("performance", True, sentence, None, None, gate.max_group_fall, name, is_tested=False)
+        else:
+            yield _performance_of_group(metric, name, comparison, variance, gate)
     if len(names) > 1:
         yield _disparity(comparison, gate)
     elif comparison.groups_before.n_groups > 1:
