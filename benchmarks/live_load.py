@@ -170,7 +170,7 @@ def serving(place: Place, workers: int, log: Path) -> Any:
 def resident(pid: int) -> float:
     """MiB of memory that the processes of a server hold, workers included and updates left out."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    workers = [child for child in children if b"update" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+    workers = [child for child in children if b"service.worker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
     pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (pid, *workers))
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
