@@ -13,7 +13,7 @@ from fairstream.pages.rendering import read_asset
 from fairstream.service.dashboard.charts import Chart, Moment, Series
 from fairstream.service.dashboard.web import environment
 from fairstream.service.gaps import score_in
-from fairstream.text import count, number, percent
+from fairstream.text import number, percent, plain
 
 _two = partial(number, digits=2)
 Hours = Sequence[dict[str, Any]]
@@ -150,7 +150,7 @@ def _charts(hours: Hours) -> dict[str, list[Chart]]:
                 "errors",
                 "Requests that failed",
                 [Series("errors", "line-1", [float(sum(hour["errors"].values())) for hour in hours])],
-                count,
+                plain,
             ),
         ],
     }
