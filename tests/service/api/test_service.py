@@ -241,7 +241,7 @@ def test_a_rollback_waits_for_no_update(new_service: Maker) -> None:
     registry.promote(workspace, second, by="test")
     queued = updates.request(workspace, "test")
     with workspace.updating():  # as an update that runs holds it
-        updates._begin(workspace.engine, queued)
+        updates._begin(workspace.engine, queued, "test")
         answer = client.post("/v1/rollback", headers=client.keys.admin)
         assert (answer.status_code, answer.json()) == (200, {"model": first})
         wait_until(lambda: model_of(client) == first)
